@@ -1,5 +1,7 @@
 //! What this program gives up, and what it needs, from its first moment.
 
+#[cfg(target_os = "linux")]
+use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, set_scheduler};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
@@ -19,6 +21,13 @@ const FILES_MAX: u64 = 1 << 20;
 /// Nobody but this user may read what this program writes: keys, data, logs.
 pub fn keep_files_private() {
     umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// For a program that runs replicas, before it starts a thread: a thread that wakes up does not interrupt one that runs. Where replicas
+/// share cores, each then does more in a turn. Where the system does not allow it, they are slower, and that is all.
+pub fn run_undisturbed() {
+    #[cfg(target_os = "linux")]
+    let _ = set_scheduler(Pid::current_thread(), Scheduler::SCHED_BATCH, SchedulerParams { priority: 0 });
 }
 
 /// For a program that runs replicas: no dump of its memory, which holds secret keys, and enough files.

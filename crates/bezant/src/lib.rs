@@ -144,10 +144,12 @@ pub enum Command {
     Evidence(evidence::EvidenceArgs),
 }
 
-/// How many cores a command can use.
+/// How many cores a command can use, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Replicas, and many clients at once, check signatures on all of them.
+    /// Replicas check signatures on all of them, and are not interrupted whenever something arrives for another.
+    Replicas,
+    /// Many clients at once use all of them.
     All,
     /// One client's few messages are best served by one thread.
     One,
@@ -158,7 +160,8 @@ impl Command {
     #[must_use]
     pub fn cores(&self) -> Cores {
         match self {
-            Self::Dev(_) | Self::Node(_) | Self::Bench(_) | Self::BenchZookeeper(_) | Self::Zookeeper(_) => Cores::All,
+            Self::Dev(_) | Self::Node(_) | Self::Zookeeper(_) => Cores::Replicas,
+            Self::Bench(_) | Self::BenchZookeeper(_) => Cores::All,
             _ => Cores::One,
         }
     }
@@ -199,8 +202,11 @@ impl Command {
 /// Runs a command to its end, says on standard error why it failed if it did, and gives the exit code to leave with.
 pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>>) -> ExitCode {
     confine::keep_files_private();
+    if cores == Cores::Replicas {
+        confine::run_undisturbed();
+    }
     let mut builder = match cores {
-        Cores::All => tokio::runtime::Builder::new_multi_thread(),
+        Cores::Replicas | Cores::All => tokio::runtime::Builder::new_multi_thread(),
         Cores::One => tokio::runtime::Builder::new_current_thread(),
     };
     let ended = match (check_environment(), builder.enable_all().build()) {

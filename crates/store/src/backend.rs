@@ -180,11 +180,11 @@ pub trait StorageBackend: Send {
     /// When the backend fails.
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError>;
 
-    /// Shows `look` the base table's rows, key and row, in the order of keys, beginning with `from`, until it has seen enough and gives `false`.
+    /// Shows `look` the base table's rows, in the order of keys, beginning with `from`, until it has seen enough and gives `false`.
     ///
     /// # Errors
     /// When the backend fails.
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError>;
+    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError>;
 
     /// The watermark of the newest checkpoint that has begun, durably.
     ///

@@ -127,11 +127,11 @@ impl Base {
     ///
     /// # Errors
     /// As [`Base::get`].
-    pub fn scan(&self, from: &[u8], look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    pub fn scan(&self, from: &[u8], look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
         let runs = self.state().runs.clone();
         let mut merge = Merge::new(&runs, from, SCAN_AHEAD)?;
-        while let Some(Row { key, row }) = merge.row() {
-            if !look(key, Bytes::copy_from_slice(row)) {
+        while let Some(row) = merge.row() {
+            if !look(row) {
                 break;
             }
             merge.advance()?;
@@ -395,7 +395,7 @@ mod tests {
 
     fn all(base: &Base, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut rows = Vec::new();
-        let look = &mut |key: &[u8], row: Bytes| {
+        let look = &mut |Row { key, row }: Row<'_>| {
             rows.push((key.to_vec(), row.to_vec()));
             true
         };

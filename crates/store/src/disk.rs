@@ -31,7 +31,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::{Base, Mergers};
 use crate::pace::{Pace, PaceOptions};
-use crate::{Checkpoint, OWNER_BYTES_MAX, SegmentNumber, StorageBackend, StoreError, row};
+use crate::{Checkpoint, OWNER_BYTES_MAX, Row, SegmentNumber, StorageBackend, StoreError, row};
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
@@ -332,7 +332,7 @@ impl StorageBackend for Disk {
         self.base.get(key.as_bytes())
     }
 
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
         self.base.scan(from.as_bytes(), look)
     }
 
@@ -346,7 +346,7 @@ impl StorageBackend for Disk {
         self.pace.begin(Instant::now(), checkpoint.memory());
         self.checkpoint = Some(in_background("store-checkpoint", move || {
             write_watermark(&directory, checkpoint.watermark)?;
-            let written_at = |key: &[u8]| base.get(key)?.map(|row| row::written_at(key, row)).transpose();
+            let written_at = |key: &[u8]| base.get(key)?.map(|row| row::written_at(key, &row)).transpose();
             base.add(&checkpoint.rows(written_at)?)
         })?);
         Ok(())

@@ -251,11 +251,11 @@ impl StorageBackend for Memory {
         self.state().row(key)
     }
 
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
         let state = self.state();
         for key in state.base_table.range(from..).map(|(key, _)| key) {
             let row = state.row(key)?.unwrap_or_default();
-            if !look(key.as_bytes(), row) {
+            if !look(Row { key: key.as_bytes(), row: &row }) {
                 break;
             }
         }
@@ -272,7 +272,7 @@ impl StorageBackend for Memory {
         let owned = |row: Row<'_>| (Key::new(row.key.to_vec()).expect("it was a key"), Bytes::copy_from_slice(row.row));
         let base_table = |key: &[u8]| {
             let known = Key::new(key.to_vec()).map_or(Ok(None), |key| state.row(&key))?;
-            known.map(|row| row::written_at(key, row)).transpose()
+            known.map(|row| row::written_at(key, &row)).transpose()
         };
         let rows = checkpoint.rows(base_table)?.into_iter().map(owned).collect();
         state.running = Some(rows);

@@ -1,8 +1,8 @@
 //! A version, and its bytes in the base table.
 
-use bytes::Bytes;
-use types::codec::{Decode, Encode, Reader};
-use types::{ClientId, ClusterId, Key, Timestamp, Value};
+use types::codec::Encode as _;
+use types::limits::VALUE_BYTES_MAX;
+use types::{ClientId, Key, Timestamp, Value};
 
 use crate::StoreError;
 
@@ -22,6 +22,14 @@ pub struct VersionRef<'a> {
     pub timestamp: Timestamp,
     /// As in [`Version`].
     pub value: Option<&'a [u8]>,
+}
+
+impl Version {
+    /// The same where it stands.
+    #[must_use]
+    pub fn as_ref(&self) -> VersionRef<'_> {
+        VersionRef { timestamp: self.timestamp, value: self.value.as_ref().map(Value::as_bytes) }
+    }
 }
 
 impl VersionRef<'_> {
@@ -56,13 +64,13 @@ pub(crate) fn timestamp(row: &[u8]) -> Timestamp {
 }
 
 /// When a row of the base table was written. One that cannot be read is damage.
-pub(crate) fn written_at(key: &[u8], row: Bytes) -> Result<Timestamp, StoreError> {
+pub(crate) fn written_at(key: &[u8], row: &[u8]) -> Result<Timestamp, StoreError> {
     decode(&key_of(key)?, row).map(|version| version.timestamp)
 }
 
 /// The key of a row of the base table. One that is longer than any that was taken in is damage.
 pub(crate) fn key_of(key: &[u8]) -> Result<Key, StoreError> {
-    Key::new(key.to_vec()).ok_or_else(|| {
+    Key::copied(key).ok_or_else(|| {
         let reason = format!("it has {} bytes", key.len());
         StoreError::Corrupt { location: "a key of the base table".to_owned(), offset: 0, reason }
     })
@@ -74,21 +82,20 @@ pub(crate) fn value_bytes(row: &[u8]) -> usize {
 }
 
 /// Reads a row of the base table back. The base table has checksums of its own, so a row that cannot be read is damage.
-pub(crate) fn decode(key: &Key, row: Bytes) -> Result<Version, StoreError> {
+pub(crate) fn decode<'a>(key: &Key, row: &'a [u8]) -> Result<VersionRef<'a>, StoreError> {
     let corrupt = |reason: String| StoreError::Corrupt { location: format!("the base table's row of {key}"), offset: 0, reason };
-    // Rows hold no identifiers, so no cluster is needed to read them.
-    let mut reader = Reader::new(row, ClusterId::new([0; 16]));
-    let mut read = || {
-        let format = u8::decode(&mut reader)?;
-        let version = Version { timestamp: Timestamp::decode(&mut reader)?, value: Option::<Value>::decode(&mut reader)? };
-        reader.finish()?;
-        Ok::<_, types::codec::DecodeError>((format, version))
-    };
-    match read() {
-        Ok((ROW_FORMAT, version)) => Ok(version),
-        Ok((format, _)) => Err(corrupt(format!("it has format {format}"))),
-        Err(error) => Err(corrupt(error.to_string())),
+    let short = || corrupt("it is shorter than a row".to_owned());
+    let (head, value) = row.split_at_checked(18).ok_or_else(short)?;
+    if head[0] != ROW_FORMAT {
+        return Err(corrupt(format!("it has format {}", head[0])));
     }
+    let value = match (head[17], value.split_first_chunk::<4>()) {
+        (0, None) if value.is_empty() => None,
+        (1, Some((length, value))) if u32::from_le_bytes(*length) as usize == value.len() && value.len() <= VALUE_BYTES_MAX => Some(value),
+        (0 | 1, _) => return Err(corrupt("its value has another length than it says".to_owned())),
+        (flag, _) => return Err(corrupt(format!("it has neither a value nor none: {flag}"))),
+    };
+    Ok(VersionRef { timestamp: timestamp(row), value })
 }
 
 #[cfg(test)]
@@ -104,14 +111,17 @@ mod tests {
             encode(&version, &mut row);
             assert_eq!((timestamp(&row), row.len()), (version.timestamp, encoded_bytes(&version)));
             assert_eq!(value_bytes(&row), version.value.as_ref().map_or(0, |value| value.as_bytes().len()));
-            let row = Bytes::from(row);
-            assert_eq!(decode(&key, row.clone()).expect("a row just written"), version);
+            assert_eq!(decode(&key, &row).expect("a row just written"), version.as_ref());
             for length in 0..row.len() {
-                assert!(decode(&key, row.slice(..length)).is_err());
+                assert!(decode(&key, &row[..length]).is_err());
             }
-            let mut other = row.to_vec();
-            other[0] = 2;
-            assert!(decode(&key, other.into()).is_err());
+            for (at, byte) in [(0, 2), (17, 2), (17, 1 - row[17])] {
+                let mut other = row.clone();
+                other[at] = byte;
+                assert!(decode(&key, &other).is_err());
+            }
+            row.push(0);
+            assert!(decode(&key, &row).is_err());
         }
     }
 }

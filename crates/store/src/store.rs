@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
 use crate::unflushed::{Listed, Log, Size, Unflushed};
 use crate::versions::{CheckpointNumber, Versions};
-use crate::{Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
+use crate::{Batch, Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
 
 /// How much memory and how large steps a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,26 +108,6 @@ struct RunningCheckpoint {
     /// What it writes in the place of rows that were wrong.
     replaced: BTreeMap<Key, Version>,
     is_done: bool,
-}
-
-/// The versions of a range of keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// Of each key in the range that has one, in the order of keys: the newest version up to the time asked for, a deletion too.
-    pub versions: Vec<(Key, Version)>,
-    /// Where the next page begins; nothing when this is the last.
-    pub next: Option<Key>,
-    /// How many keys were looked at for it.
-    pub looked_at: usize,
-}
-
-/// How much one page may hold.
-#[derive(Clone, Copy, Debug)]
-pub struct PageLimits {
-    /// About how many keys are looked at.
-    pub keys: usize,
-    /// The bytes of keys and values after which no more are taken.
-    pub bytes: usize,
 }
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
@@ -319,10 +299,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(true)
     }
 
-    /// The base table's row of `key` as it should be.
-    fn corrected(&self, key: &Key, row: Version) -> Version {
+    /// What the base table's row of `key` of that time should be, if it is not.
+    pub(crate) fn replacing(&self, key: &Key, timestamp: Timestamp) -> Option<&Version> {
         let replaced = if self.replaced.is_empty() { None } else { self.replaced.get(key) };
-        replaced.filter(|version| version.timestamp == row.timestamp).cloned().unwrap_or(row)
+        replaced.filter(|version| version.timestamp == timestamp)
     }
 
     /// Prefetches the entries of `keys`, which are about to be read or written, into the CPU's caches. It has no other effect.
@@ -397,8 +377,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     /// Reads the base table's row of `key`, or that there is none, into memory.
     fn read_base_table(&mut self, key: &Key) -> Result<EntryId, StoreError> {
-        let read = self.backend.get(key).and_then(|bytes| bytes.map(|bytes| row::decode(key, bytes)).transpose());
-        let row = self.close_on_error(read)?.map(|row| self.corrected(key, row));
+        let read = self.backend.get(key).and_then(|row| row.map(|row| row::decode(key, &row).map(VersionRef::to_version)).transpose());
+        let row = self.close_on_error(read)?.map(|row| self.replacing(key, row.timestamp).cloned().unwrap_or(row));
         self.statistics.base_table_reads += 1;
         self.evict();
         let id = self.table.find_or_make(key);
@@ -568,75 +548,28 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         true
     }
 
-    /// The newest versions at or below `up_to` of the keys from `from` on, and before `to`, as many as fit into `limits`, but at least one.
-    ///
-    /// # Errors
-    /// When the base table fails, and [`StoreError::BelowWatermark`] when `up_to` is below the watermark.
-    pub fn page(&self, from: &Key, to: Option<&Key>, up_to: Timestamp, limits: PageLimits) -> Result<Page, StoreError> {
+    /// Whether a page up to `up_to` can be told.
+    pub(crate) fn check_page(&self, up_to: Timestamp) -> Result<(), StoreError> {
         self.check_open()?;
         if up_to < self.watermark {
             return Err(StoreError::BelowWatermark { before: up_to, watermark: self.watermark });
         }
-        if to.is_some_and(|to| to <= from) {
-            return Ok(Page { versions: Vec::new(), next: None, looked_at: 0 });
-        }
-        let (mut rows, mut bytes, mut rows_end, mut damage) = (Vec::new(), 0, None, None);
-        let scanned = self.backend.scan(from, &mut |key, row| {
-            let key = match row::key_of(key) {
-                Ok(key) => key,
-                Err(error) => {
-                    damage = Some(error);
-                    return false;
-                }
-            };
-            if to.is_some_and(|to| key >= *to) {
-                return false;
-            }
-            if rows.len() >= limits.keys.max(1) || bytes >= limits.bytes {
-                rows_end = Some(key);
-                return false;
-            }
-            bytes += key.as_bytes().len() + row.len();
-            match row::decode(&key, row) {
-                Ok(version) => {
-                    let version = self.corrected(&key, version);
-                    rows.push((key, version));
-                }
-                Err(error) => damage = Some(error),
-            }
-            damage.is_none()
-        });
-        scanned.and(damage.map_or(Ok(()), Err))?;
-        // What the base table may lack.
-        let end = [rows_end.as_ref(), to].into_iter().flatten().min().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut keys = self.new_keys.range::<Key, _>((Bound::Included(from), end)).peekable();
-        let mut rows = rows.into_iter().peekable();
-        let mut page = Page { versions: Vec::new(), next: rows_end.clone(), looked_at: 0 };
-        let mut bytes = 0;
-        loop {
-            let next = match (rows.peek(), keys.peek()) {
-                (None, None) => break,
-                (Some((row, _)), Some(key)) => row.min(key).clone(),
-                (Some((row, _)), None) => row.clone(),
-                (None, Some(key)) => (*key).clone(),
-            };
-            if page.looked_at >= limits.keys.max(1) || bytes >= limits.bytes {
-                page.next = Some(next);
-                break;
-            }
-            page.looked_at += 1;
-            keys.next_if(|key| **key == next);
-            let row = rows.next_if(|(key, _)| *key == next).map(|(_, version)| version);
-            // What is in memory is newer than the row, or it is the row, or an older version that came late.
-            let in_memory =
-                self.table.find(&next).and_then(|id| self.table.entry(id).versions.newest_up_to(up_to)).map(VersionRef::to_version);
-            let newest = [row, in_memory].into_iter().flatten().max_by_key(|version| version.timestamp);
-            if let Some(version) = newest {
-                bytes += next.as_bytes().len() + version.value.as_ref().map_or(0, |value| value.as_bytes().len());
-                page.versions.push((next, version));
-            }
-        }
-        Ok(page)
+        Ok(())
+    }
+
+    /// Shows `look` the base table's rows, as [`StorageBackend::scan`] does.
+    pub(crate) fn scan_base(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
+        self.backend.scan(from, look)
+    }
+
+    /// The keys in `range` that have versions and that the base table may lack.
+    pub(crate) fn new_keys(&self, range: (Bound<&Key>, Bound<&Key>)) -> impl Iterator<Item = &Key> {
+        self.new_keys.range::<Key, _>(range)
+    }
+
+    /// The newest version of `key` in memory at or below `up_to`.
+    pub(crate) fn in_memory(&self, key: &Key, up_to: Timestamp) -> Option<VersionRef<'_>> {
+        self.table.find(key).and_then(|id| self.table.entry(id).versions.newest_up_to(up_to))
     }
 
     /// Begins a new segment of the journal and returns its number. All records not yet durable go there. Older segments
@@ -723,6 +656,7 @@ mod tests {
 
     use super::*;
     use crate::Memory;
+    use crate::PageLimits;
 
     fn at(time: u64) -> Timestamp {
         Timestamp::new(time, ClientId(1))

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use store::{Checkpoint, Disk, DiskOptions, Options, PaceOptions, SegmentNumber, StorageBackend, Store, StoreError, Version};
+use store::{Checkpoint, Disk, DiskOptions, Options, PaceOptions, Row, SegmentNumber, StorageBackend, Store, StoreError, Version};
 use types::{ClientId, Key, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
@@ -64,7 +64,7 @@ impl StorageBackend for SlowDisk {
         self.disk.get(key)
     }
 
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
         self.disk.scan(from, look)
     }
 

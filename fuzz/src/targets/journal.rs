@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use store::{Checkpoint, Options, SegmentNumber, StorageBackend, Store, StoreError};
+use store::{Checkpoint, Options, Row, SegmentNumber, StorageBackend, Store, StoreError};
 use types::{Key, Timestamp};
 
 use crate::Target;
@@ -90,7 +90,7 @@ impl StorageBackend for Shelf {
         Ok(None)
     }
 
-    fn scan(&self, _from: &Key, _look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    fn scan(&self, _from: &Key, _look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -36,8 +36,8 @@ use engine::Divergences;
 use machine::Time;
 use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
-use store::{Page, PageLimits, StorageBackend, StoreError, Version};
-use types::codec::Encode as _;
+use store::{PageEnd, PageLimits, StorageBackend, StoreError, Version, VersionRef};
+use types::codec::{Encode as _, encode_count};
 use types::{ClientId, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::admission::author;
@@ -63,6 +63,8 @@ const COMMITTED_IDS_ENOUGH: usize = 4_096;
 const PAGE: PageLimits = PageLimits { keys: PAGE_KEYS_MAX, bytes: 1 << 20 };
 /// Who is asked looks at more: what lies elsewhere in its store, or is newer than what is compared, counts as well.
 const COMPARED_PAGE: PageLimits = PageLimits { keys: 4 * PAGE_KEYS_MAX, bytes: 4 << 20 };
+/// Keys and versions are hashed in pieces of about so many bytes.
+const HASHED_TOGETHER: usize = 4_096;
 /// The transactions in one answer may take so many bytes before they are more than enough.
 const TRANSACTIONS_BYTES_ENOUGH: usize = 1 << 20;
 /// The most bytes of one replica's versions that are kept until the others have answered.
@@ -256,17 +258,43 @@ fn busy_pause_ms(met: u64, since_ns: u64) -> u64 {
     NEXT_PAGE_MS.saturating_add(u64::try_from(met_a_second).unwrap_or(u64::MAX).saturating_mul(BUSY_PAGE_MS) / 1_000)
 }
 
-/// What a page holds, hashed.
-fn digest(versions: &[(Key, Version)]) -> [u8; 32] {
-    let (mut hash, mut bytes) = (Sha256::new(), Vec::new());
-    for (key, version) in versions {
-        bytes.clear();
-        key.encode(&mut bytes);
-        version.timestamp.encode(&mut bytes);
-        version.value.encode(&mut bytes);
-        hash.update(&bytes);
+/// A hash of what a page holds.
+#[derive(Default)]
+struct PageDigest {
+    hash: Sha256,
+    /// What is hashed next.
+    bytes: Vec<u8>,
+    keys: u64,
+}
+
+impl PageDigest {
+    /// Adds the next key with its version.
+    fn add(&mut self, key: &Key, version: VersionRef<'_>) {
+        if self.bytes.len() >= HASHED_TOGETHER {
+            self.hash.update(&self.bytes);
+            self.bytes.clear();
+        }
+        self.keys += 1;
+        key.encode(&mut self.bytes);
+        version.timestamp.encode(&mut self.bytes);
+        version.value.is_some().encode(&mut self.bytes);
+        if let Some(value) = version.value {
+            encode_count(value.len(), &mut self.bytes);
+            self.bytes.extend_from_slice(value);
+        }
     }
-    hash.finalize().into()
+
+    fn finish(mut self) -> [u8; 32] {
+        self.hash.update(&self.bytes);
+        self.hash.finalize().into()
+    }
+}
+
+/// The same of versions at hand.
+fn digest(versions: &[(Key, Version)]) -> [u8; 32] {
+    let mut digest = PageDigest::default();
+    versions.iter().for_each(|(key, version)| digest.add(key, version.as_ref()));
+    digest.finish()
 }
 
 /// The versions that `needed` of the others show in the same way, of each key the newest, in the order of keys.
@@ -521,14 +549,17 @@ impl<M: StorageBackend> Replica<M> {
     /// Shows all others of the shard what this replica has of the next page.
     fn ask_for_page(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
         let up_to = Timestamp::new(self.watermark(now).saturating_sub(1), ClientId(u64::MAX));
-        let Page { versions, next, .. } = self.table.store.page(&self.catch_up.pass.from, None, up_to, PAGE)?;
+        let mut held = PageDigest::default();
+        let PageEnd { next, .. } =
+            self.table.store.visit_page(&self.catch_up.pass.from, None, up_to, PAGE, |key, version| held.add(key, version))?;
+        let keys = held.keys;
         let pass = &mut self.catch_up.pass;
         pass.number += 1;
-        let query = PageQuery { page: pass.number, from: pass.from.clone(), to: next, up_to, digest: digest(&versions) };
+        let query = PageQuery { page: pass.number, from: pass.from.clone(), to: next, up_to, digest: held.finish() };
         for replica in self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me) {
             out.send(Party::Replica(replica), Message::VersionsQuery { query: query.clone() });
         }
-        pass.page = Some(OpenPage { query, keys: versions.len() as u64, answers: BTreeMap::new(), bytes: 0 });
+        pass.page = Some(OpenPage { query, keys, answers: BTreeMap::new(), bytes: 0 });
         pass.at = now.after_ms(PAGE_ANSWER_MS);
         Ok(())
     }
@@ -539,10 +570,11 @@ impl<M: StorageBackend> Replica<M> {
         if self.served_peer(now, from, Service::Page).is_none() || query.up_to < self.table.store.watermark() {
             return Ok(());
         }
-        let Page { versions: held, mut next, .. } = self.table.store.page(&query.from, query.to.as_ref(), query.up_to, COMPARED_PAGE)?;
-        let (mut versions, mut bytes) = (Vec::new(), 0);
-        if next.is_some() || digest(&held) != query.digest {
-            for (key, Version { timestamp, value }) in held {
+        let (from_key, to, mut held) = (&query.from, query.to.as_ref(), PageDigest::default());
+        let end = self.table.store.visit_page(from_key, to, query.up_to, COMPARED_PAGE, |key, version| held.add(key, version))?;
+        let (mut versions, mut bytes, mut next) = (Vec::new(), 0, end.next);
+        if next.is_some() || held.finish() != query.digest {
+            for (key, Version { timestamp, value }) in self.table.store.page(from_key, to, query.up_to, COMPARED_PAGE)?.versions {
                 if versions.len() >= PAGE.keys || bytes >= PAGE.bytes {
                     next = Some(key);
                     break;
