@@ -8,6 +8,7 @@ use conformance::augustus::whole::Augustus;
 use conformance::basil::Basil;
 use conformance::sentinel::Zab;
 use conformance::sentinel::ensemble::Ensemble;
+use conformance::sentinel::transactions::Transactions;
 use serde_json::json;
 use simulator::{Counts, EngineCounts as _, Report, Scenario, Smallest, System, Tracing};
 
@@ -20,7 +21,8 @@ pub struct SimArgs {
     /// Augustus' order: order-calm, order-faults, order-crashes, order-upgrade, order-rebuild, order-liars, order-clients,
     /// order; of whole clusters of Augustus: augustus-calm, augustus-crashes, augustus-rebuild, augustus-liars, augustus; of
     /// Sentinel's order: zab-calm, zab-faults, zab-crashes, zab-upgrade, zab-rebuild, zab; of whole servers of Sentinel:
-    /// ensemble-calm, ensemble-faults, ensemble-crashes, ensemble-rebuild, ensemble-corruption, ensemble; or all of them in turn
+    /// ensemble-calm, ensemble-faults, ensemble-crashes, ensemble-rebuild, ensemble-corruption, ensemble; of transactions on
+    /// Sentinel: transactions-calm, transactions-crashes, transactions-rebuild; or all of them in turn
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// One seed, or a range with both ends
@@ -65,14 +67,15 @@ fn seeds(text: &str) -> Result<Seeds, String> {
 /// Carries out `bezant-lab sim`. Whatever seeds break a promise, the rest are run too.
 pub fn run(args: &SimArgs) -> Result<Done, Failure> {
     let (of_basil, of_order, of_augustus) = (scenarios::<Basil>(args)?, scenarios::<Order>(args)?, scenarios::<Augustus>(args)?);
-    let (of_zab, of_ensemble) = (scenarios::<Zab>(args)?, scenarios::<Ensemble>(args)?);
-    if of_basil.is_empty() && of_order.is_empty() && of_augustus.is_empty() && of_zab.is_empty() && of_ensemble.is_empty() {
-        let of_sentinel = names::<Zab>().chain(names::<Ensemble>());
+    let (of_zab, of_ensemble, of_transactions) = (scenarios::<Zab>(args)?, scenarios::<Ensemble>(args)?, scenarios::<Transactions>(args)?);
+    let has_sentinel = !(of_zab.is_empty() && of_ensemble.is_empty() && of_transactions.is_empty());
+    if of_basil.is_empty() && of_order.is_empty() && of_augustus.is_empty() && !has_sentinel {
+        let of_sentinel = names::<Zab>().chain(names::<Ensemble>()).chain(names::<Transactions>());
         let names = names::<Basil>().chain(names::<Order>()).chain(names::<Augustus>()).chain(of_sentinel).collect::<Vec<_>>().join(", ");
         return Err(Failure::wrong(format!("there is no scenario `{}`; there are {names}, and all", args.scenario)));
     }
     let of_others = [run_all(args, of_basil), run_all(args, of_order), run_all(args, of_augustus)].concat();
-    let failed = [of_others, run_all(args, of_zab), run_all(args, of_ensemble)].concat();
+    let failed = [of_others, run_all(args, of_zab), run_all(args, of_ensemble), run_all(args, of_transactions)].concat();
     if failed.is_empty() {
         return Ok(Done::Well);
     }

@@ -9,6 +9,7 @@
 //! | [`augustus::whole`] | the same above `augustus::Shard`, `augustus::Session` | the same | up to strict serializability |
 //! | [`sentinel`] | `sentinel::order::Node` above a history | none: its servers do not lie | five, of the order |
 //! | [`sentinel::ensemble`] | `sentinel::ensemble::Member` | damage in servers' memory | twelve, against the tree's past |
+//! | [`sentinel::transactions`] | the same, with `sentinel::transactions::Session` | none | up to strict serializability |
 //! | [`basil`] | `basil::Node`, `basil::Coordinator` | lying replicas, `adversary`'s clients, delays that read messages | ten, up to serializability |
 //!
 //! ```
@@ -21,6 +22,7 @@
 //! assert_eq!(simulator::run(&scenario, 1, Tracing::Off).fingerprint, report.fingerprint);
 //! ```
 
+mod application;
 pub mod augustus;
 pub mod basil;
 mod cycle;

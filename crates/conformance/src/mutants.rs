@@ -8,6 +8,7 @@ use crate::augustus::whole::Augustus;
 use crate::basil::Basil;
 use crate::sentinel::Zab;
 use crate::sentinel::ensemble::Ensemble;
+use crate::sentinel::transactions::Transactions;
 
 /// Where a mutant is looked for: a scenario of any engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum Ground {
     Zab(Scenario<Zab>),
     /// Of whole servers of Sentinel.
     Ensemble(Scenario<Ensemble>),
+    /// Of transactions on Sentinel.
+    Transactions(Scenario<Transactions>),
 }
 
 /// What a run broke: nothing when it is clean.
@@ -40,7 +43,8 @@ impl Ground {
         let of_basil = Scenario::named(name).map(Self::Basil);
         let others = || Scenario::named(name).map(Self::Order).or_else(|| Scenario::named(name).map(Self::Augustus));
         let of_sentinel = || Scenario::named(name).map(Self::Zab).or_else(|| Scenario::named(name).map(Self::Ensemble));
-        of_basil.or_else(others).or_else(of_sentinel)
+        let of_transactions = || Scenario::named(name).map(Self::Transactions);
+        of_basil.or_else(others).or_else(of_sentinel).or_else(of_transactions)
     }
 
     /// The same with some of it set by hand.
@@ -54,6 +58,7 @@ impl Ground {
             Self::Augustus(scenario) => Self::Augustus(scenario.with(words)?),
             Self::Zab(scenario) => Self::Zab(scenario.with(words)?),
             Self::Ensemble(scenario) => Self::Ensemble(scenario.with(words)?),
+            Self::Transactions(scenario) => Self::Transactions(scenario.with(words)?),
         })
     }
 
@@ -66,6 +71,7 @@ impl Ground {
             Self::Augustus(scenario) => scenario.name,
             Self::Zab(scenario) => scenario.name,
             Self::Ensemble(scenario) => scenario.name,
+            Self::Transactions(scenario) => scenario.name,
         }
     }
 
@@ -78,6 +84,7 @@ impl Ground {
             Self::Augustus(scenario) => scenario.words(),
             Self::Zab(scenario) => scenario.words(),
             Self::Ensemble(scenario) => scenario.words(),
+            Self::Transactions(scenario) => scenario.words(),
         }
     }
 
@@ -94,6 +101,7 @@ impl Ground {
             Self::Augustus(scenario) => run(scenario, seed),
             Self::Zab(scenario) => run(scenario, seed),
             Self::Ensemble(scenario) => run(scenario, seed),
+            Self::Transactions(scenario) => run(scenario, seed),
         }
     }
 
@@ -132,5 +140,6 @@ pub fn grounds() -> Vec<Ground> {
     let of_augustus = Scenario::all().into_iter().map(Ground::Augustus);
     let of_zab = Scenario::all().into_iter().map(Ground::Zab);
     let of_ensemble = Scenario::all().into_iter().map(Ground::Ensemble);
-    narrow.chain(of_basil).chain(of_augustus).chain(of_zab).chain(of_ensemble).collect()
+    let of_transactions = Scenario::all().into_iter().map(Ground::Transactions);
+    narrow.chain(of_basil).chain(of_augustus).chain(of_zab).chain(of_ensemble).chain(of_transactions).collect()
 }

@@ -10,6 +10,7 @@ pub mod detection;
 pub mod ensemble;
 mod message;
 mod server;
+pub mod transactions;
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use ::sentinel::order::Options;
 use machine::Time;
 use random::{Named, Random};
 use simulator::dictionary::{number, set};
-use simulator::{Clients, EngineSetting, FaultClass, Liar, ScenarioKind, System};
+use simulator::{Clients, EngineSetting, FaultClass, Liar, ScenarioKind, System, scenario};
 use store::{Memory, Store};
 use types::{ClientId, Cluster, ReplicaId};
 
@@ -106,10 +107,6 @@ impl EngineSetting for ZabSetting {
             _ => return None,
         })
     }
-}
-
-const fn scenario(name: &'static str, fault_phase_ms: u64, faults: &'static [FaultClass], about: &'static str) -> ScenarioKind {
-    ScenarioKind { name, fault_phase_ms, faults, about }
 }
 
 impl System for Zab {

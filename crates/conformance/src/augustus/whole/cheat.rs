@@ -11,7 +11,7 @@ use types::codec::Encode as _;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, Value};
 
 use super::client::AugustusClient;
-use super::plan;
+use crate::application::keys;
 
 /// How often it speaks while it is at something, in milliseconds.
 const PAUSE_MS: u64 = 20;
@@ -147,7 +147,7 @@ impl Cheat {
     fn place(&mut self, strategy: CheatStrategy) -> Key {
         match strategy {
             CheatStrategy::Hoard => Key::from(format!("cheat/{:03}", self.random.below(OWN_PLACES)).as_str()),
-            _ => plan::any_open(&mut self.random),
+            _ => keys::any_open(&mut self.random),
         }
     }
 
@@ -165,7 +165,7 @@ impl Cheat {
     fn request(&mut self, number: u64, other: Option<ClientId>) -> Request {
         let key = RequestKey { client: self.id, session: self.session, number };
         let value = self.value();
-        let place = plan::any_open(&mut self.random);
+        let place = keys::any_open(&mut self.random);
         let name = match self.random.below(10) {
             0 => Name { client: self.id, session: self.session.0, number: self.random.below(8) },
             _ => Name { client: other.unwrap_or(self.id), session: self.session.0, number },

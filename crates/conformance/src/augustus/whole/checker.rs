@@ -2,7 +2,7 @@
 //!
 //! | checker | what it holds everyone to |
 //! |---|---|
-//! | strict | what honest clients saw and were told has an order that explains it, and that keeps to real time ([`super::history`]) |
+//! | strict | what honest clients saw and were told has an order that explains it, and that keeps to real time (`application/history.rs`) |
 //! | aborted | what a client was told did not take place is seen by nobody |
 //! | invented | where only honest clients write, nothing is seen that none of them wrote |
 //! | ranges | what is found in a range lies in it, in order, and is no more than was wanted |
@@ -18,7 +18,7 @@ use simulator::{Outcomes, Violations};
 use types::{ClientId, Cluster, ClusterId, Key, Party, ReplicaId, Value};
 
 use super::Augustus;
-use super::history::{self, Record, Told};
+use crate::application::history::{self, Record, Told};
 use crate::augustus::statements::Statements;
 
 /// Who watches whole clusters.

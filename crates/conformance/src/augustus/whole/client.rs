@@ -15,8 +15,8 @@ use types::{ClientId, Cluster, Key, KeyRange, Timestamp, Value};
 
 use super::Augustus;
 use super::cheat::{Cheat, CheatStrategy};
-use super::history::{Record, Scan, Told};
 use super::plan::{Plan, Step};
+use crate::application::history::{Record, Scan, Told};
 
 type Scene<'a> = simulator::Scene<'a, Augustus>;
 

@@ -5,7 +5,6 @@
 mod cheat;
 mod checker;
 mod client;
-mod history;
 mod plan;
 
 use std::sync::Arc;
@@ -19,6 +18,8 @@ use simulator::dictionary::{number, set};
 use simulator::{Clients, EVERYTHING, EngineSetting, FaultClass, ScenarioKind, System, scenario};
 use store::{Memory, Store};
 use types::{ClientId, Cluster, Key, ReplicaId};
+
+use crate::application::keys;
 
 use super::liar::OrderLiar;
 use super::{Order, OrderSetting, ReplicaStrategy};
@@ -197,7 +198,7 @@ impl System for Augustus {
                 found.push(format!("{first} and {other} differ in their states at the last checkpoint"));
             } else {
                 let value = |node: &Replica, key: &Key| node.node().replica().application().executor().value(key);
-                let differing = plan::fixed_keys().into_iter().filter(|key| value(one, key) != value(node, key));
+                let differing = keys::fixed_keys().into_iter().filter(|key| value(one, key) != value(node, key));
                 found.extend(differing.map(|key| format!("{first} and {other} differ in {key}")));
             }
         }

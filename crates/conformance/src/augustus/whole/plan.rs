@@ -1,7 +1,4 @@
 //! What honest clients do: small transactions, some in one request and some in several.
-//!
-//! Every value written carries a tag that no other transaction writes, so that a reader's history tells whose write it saw. Most keys are
-//! read by whoever writes them, so that it also tells whose write came next.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +6,10 @@ use engine::Operation;
 use random::Random;
 use types::{Key, KeyRange, Value};
 
-/// How many accounts there are, and what is in each at first.
-const ACCOUNTS: u64 = 6;
-pub(super) const BALANCE: i64 = 100;
-/// How many counters everybody wants at once.
-const COUNTERS: u64 = 2;
-/// How many places are written without being read, by clients that cheat, too.
-const OPEN: u64 = 4;
+use crate::application::keys::{
+    ACCOUNTS, BALANCE, COUNTERS, OPEN, account, accounts, counter, fixed_keys, log, log_entry, number, open, tagged,
+};
+
 /// How many entries a burst has at most: more than may be under way at once are none.
 const BURST_MAX: u64 = 12;
 
@@ -55,57 +49,6 @@ pub(super) enum Step {
     Submit(Vec<Vec<Operation>>),
     /// It commits what it read, and these writes.
     Commit(Vec<(Key, Option<Value>)>),
-}
-
-fn account(number: u64) -> Key {
-    Key::from(format!("account/{number}").as_str())
-}
-
-fn counter(number: u64) -> Key {
-    Key::from(format!("counter/{number}").as_str())
-}
-
-fn open(number: u64) -> Key {
-    Key::from(format!("open/{number}").as_str())
-}
-
-/// The first key of the log that comes after so many thousandths of it.
-fn log_from(thousandth: u64) -> Key {
-    Key::from(format!("log/{thousandth:03}").as_str())
-}
-
-/// The part of the log from there on.
-pub(super) fn log(from: u64) -> KeyRange {
-    KeyRange::new(log_from(from), Key::from("log0")).expect("it has keys")
-}
-
-/// Whether clients that cheat write it, and others delete it, so that nothing found there need not mean that nothing ever was.
-pub(super) fn is_open(key: &Key) -> bool {
-    key.as_bytes().starts_with(b"open/")
-}
-
-/// The number in a value, before its tag.
-pub(super) fn number(value: Option<&Value>) -> Option<i64> {
-    std::str::from_utf8(value?.as_bytes()).ok()?.split_once('#')?.0.parse().ok()
-}
-
-pub(super) fn tagged(number: i64, tag: &str) -> Value {
-    Value::from(format!("{number}#{tag}").as_str())
-}
-
-/// All accounts.
-pub(super) fn accounts() -> Vec<Key> {
-    (0..ACCOUNTS).map(account).collect()
-}
-
-/// Every key but those of the log.
-pub(super) fn fixed_keys() -> Vec<Key> {
-    accounts().into_iter().chain((0..COUNTERS).map(counter)).chain((0..OPEN).map(open)).collect()
-}
-
-/// An open place.
-pub(super) fn any_open(random: &mut Random) -> Key {
-    open(random.below(OPEN))
 }
 
 impl Plan {
@@ -167,10 +110,8 @@ impl Plan {
                 Step::Submit(vec![vec![Operation::Compare(key.clone(), last), Operation::Put(key, next)]])
             }
             Self::Burst { entries } => {
-                // Spread over the log, so that parts of it grow in their middles, too.
-                let place = |entry: u64| tag.bytes().fold(entry * 389, |sum, byte| sum * 31 + u64::from(byte)) % 1_000;
-                let entry = |entry: u64| Key::from(format!("log/{:03}/{tag}-{entry}", place(entry)).as_str());
-                Step::Submit((0..entries).map(|one| vec![Operation::Put(entry(one), tagged(0, &format!("{tag}-{one}")))]).collect())
+                let put = |one: u64| Operation::Put(log_entry(tag, one), tagged(0, &format!("{tag}-{one}")));
+                Step::Submit((0..entries).map(|one| vec![put(one)]).collect())
             }
             Self::Scan { from, limit } => Step::Scan(log(from), limit),
             Self::Audit => missing(&accounts()).unwrap_or(Step::Commit(Vec::new())),

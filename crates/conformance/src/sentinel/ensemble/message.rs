@@ -4,6 +4,7 @@ use std::fmt;
 
 use ::sentinel::ensemble;
 use ::sentinel::order::{self, Zxid};
+use ::sentinel::transactions;
 use crypto::{Claim, Rejection, SignatureClaims};
 use types::Cluster;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_count};
@@ -53,6 +54,12 @@ pub enum Message {
     Reset(u64),
     /// For whoever watches.
     Report(Report),
+    /// A client of the engine wants to know which process a server is: what it says is for that one, as over a connection.
+    Hello,
+    /// This one.
+    Welcome { life: u64 },
+    /// What the engine's clients ask, and what they are answered: the server's process, and the number on this link.
+    Engine { life: u64, number: u64, message: transactions::Message },
 }
 
 impl fmt::Debug for Message {
@@ -80,6 +87,9 @@ impl fmt::Debug for Message {
             Self::Down { connection, packet } => write!(formatter, "Down {connection}: {packet:?}"),
             Self::Reset(connection) => write!(formatter, "Reset {connection}"),
             Self::Report(report) => write!(formatter, "{report:?}"),
+            Self::Hello => write!(formatter, "Hello"),
+            Self::Welcome { life } => write!(formatter, "Welcome to {life}"),
+            Self::Engine { number, message, .. } => write!(formatter, "{number}: {message:?}"),
         }
     }
 }
@@ -157,6 +167,17 @@ impl Encode for Message {
                 out.push(7);
                 report.encode(out);
             }
+            Self::Hello => out.push(8),
+            Self::Welcome { life } => {
+                out.push(9);
+                life.encode(out);
+            }
+            Self::Engine { life, number, message } => {
+                out.push(10);
+                life.encode(out);
+                number.encode(out);
+                message.encode(out);
+            }
         }
     }
 }
@@ -171,6 +192,11 @@ impl Decode for Message {
             5 => Self::Down { connection: u64::decode(reader)?, packet: Packet::decode(reader)? },
             6 => Self::Reset(u64::decode(reader)?),
             7 => Self::Report(Report::decode(reader)?),
+            8 => Self::Hello,
+            9 => Self::Welcome { life: u64::decode(reader)? },
+            10 => {
+                Self::Engine { life: u64::decode(reader)?, number: u64::decode(reader)?, message: transactions::Message::decode(reader)? }
+            }
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

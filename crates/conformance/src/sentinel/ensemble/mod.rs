@@ -7,14 +7,15 @@
 
 mod answers;
 mod app;
-mod checker;
+pub(super) mod checker;
 mod client;
 mod damage;
 mod disk;
 mod expiry;
-mod message;
+pub(super) mod link;
+pub(super) mod message;
 mod model;
-mod server;
+pub(super) mod server;
 mod stream;
 
 use std::sync::Arc;
@@ -56,6 +57,17 @@ pub struct ServerOptions {
     /// Whether what comes late from another server is lost, as over one connection after the other, or may come at any time.
     has_ordered_links: bool,
     damage: Option<DamagePlan>,
+    /// How long sessions may be unheard of, at most, in milliseconds.
+    session_ms_max: i32,
+    /// How many questions of the engine's clients may wait.
+    questions_max: usize,
+}
+
+impl ServerOptions {
+    /// The same for clients of the engine.
+    pub(super) fn for_engine(self, session_ms_max: i32, questions_max: usize) -> Self {
+        Self { session_ms_max, questions_max, ..self }
+    }
 }
 
 /// What is decided of it before the first event.
@@ -70,7 +82,7 @@ pub struct EnsembleSetting {
 }
 
 impl EnsembleSetting {
-    fn draw(seed: u64) -> Self {
+    pub(super) fn draw(seed: u64) -> Self {
         let knob = |name: &str| Random::stream(seed, &format!("setting {name}"));
         Self {
             order: ZabSetting::draw(seed),
@@ -79,6 +91,21 @@ impl EnsembleSetting {
             scrub_ms: knob("scrub").pick(&[50, 500]),
             has_ordered_links: knob("ordered links").chance(750),
             session_timeout_ms: knob("session timeout").pick(&[1_000, 1_500, 3_000]),
+        }
+    }
+
+    /// What a server is started with whose memory nobody damages.
+    pub(super) fn server(&self) -> ServerOptions {
+        let Self { order, snapshot_every, kept_snapshots, scrub_ms, has_ordered_links, .. } = *self;
+        ServerOptions {
+            order: order.options.order,
+            snapshot_every,
+            kept_snapshots,
+            scrub_ms,
+            has_ordered_links,
+            damage: None,
+            session_ms_max: 600_000,
+            questions_max: 0,
         }
     }
 }
@@ -224,12 +251,11 @@ impl System for Ensemble {
     }
 
     fn options(setting: &simulator::Setting<Self>, replica: ReplicaId) -> ServerOptions {
-        let EnsembleSetting { order, snapshot_every, kept_snapshots, scrub_ms, has_ordered_links, .. } = setting.engine;
         let damage = match setting.faulty.get(&replica) {
             Some(ReplicaFault::Lies(corruptions)) => corruptions.first().map(|corruption| DamagePlan { corruption: *corruption }),
             Some(ReplicaFault::DiskDamage) | None => None,
         };
-        ServerOptions { order: order.options.order, snapshot_every, kept_snapshots, scrub_ms, has_ordered_links, damage }
+        ServerOptions { damage, ..setting.engine.server() }
     }
 
     fn open(
@@ -275,11 +301,8 @@ impl System for Ensemble {
         replica.unready()
     }
 
-    /// All that are whole have the same state.
     fn differences(replicas: &[(ReplicaId, &Server)]) -> Vec<String> {
-        let Some(((first, one), others)) = replicas.split_first() else { return Vec::new() };
-        let differing = others.iter().filter(|(_, other)| other.state() != one.state());
-        differing.map(|(id, other)| format!("{first} has {:?}, and {id} {:?}", one.state(), other.state())).collect()
+        Server::differences(replicas)
     }
 
     fn mark_lost(_disk: (&Memory, store::Options)) -> Result<(), String> {

@@ -75,6 +75,8 @@ pub struct Model {
     transactions: BTreeMap<i64, Delivered>,
     sessions: BTreeMap<i64, Session>,
     last: i64,
+    /// How many sessions have ended.
+    closed: u64,
     /// What did not follow from what was before.
     pub wrong: Vec<String>,
 }
@@ -96,6 +98,7 @@ impl Model {
             transactions: BTreeMap::new(),
             sessions: BTreeMap::new(),
             last: 0,
+            closed: 0,
             wrong: Vec::new(),
         };
         let root = Node { data: Some(Bytes::new()), children: ["zookeeper".to_owned()].into(), ..Node::default() };
@@ -129,6 +132,11 @@ impl Model {
     /// Whether a session has begun and not ended.
     pub fn is_alive(&self, session: i64) -> bool {
         self.sessions.contains_key(&session)
+    }
+
+    /// How many sessions have ended.
+    pub fn closed(&self) -> u64 {
+        self.closed
     }
 
     /// Sessions that have ephemeral nodes.
@@ -179,6 +187,7 @@ impl Model {
             }
             Body::CloseSession { paths } => {
                 let ended = self.sessions.remove(session);
+                self.closed += 1;
                 let named: BTreeSet<String> = paths.iter().cloned().collect();
                 let owned = ended.as_ref().map(|ended| ended.ephemerals.clone());
                 self.demand(owned.as_ref() == Some(&named), || format!("session {session:#x} ends with {named:?}, and had {owned:?}"));
@@ -191,13 +200,14 @@ impl Model {
         }
     }
 
-    /// A session's changes come while it is there, in the order in which its client asked for them.
+    /// A session's changes come while it is there, in the order in which its client asked for them; those of the engine's clients, which have no
+    /// number there (0), in any order.
     fn check_session(&mut self, session: i64, xid: i32) {
         if session == 0 {
             return;
         }
         let before = self.sessions.get_mut(&session).map(|known| std::mem::replace(&mut known.last_xid, xid));
-        self.demand(before.is_some_and(|before| before < xid), || {
+        self.demand(before.is_some_and(|before| before < xid || (before, xid) == (0, 0)), || {
             format!("session {session:#x} changes something by request {xid}; before that came {before:?}, or it is no more")
         });
     }

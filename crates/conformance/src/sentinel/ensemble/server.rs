@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ::sentinel::ensemble::{Member, MemberOptions, Snapshot, Turn};
 use ::sentinel::order::{Status, Zxid};
+use ::sentinel::transactions::{self, Answer, Question};
 use ::sentinel::{ConnectionId, Input as ServerInput, Now, Peer, Settings};
 use bytes::Bytes;
 use crypto::Verified;
@@ -20,12 +21,16 @@ use types::{Cluster, Party, ReplicaId};
 use super::damage::Injection;
 use super::disk::{Disk, Opened, Place};
 use super::expiry::ExpiryWatch;
+use super::link::Link;
 use super::message::{Message, Report, frames};
 use super::stream::{OrderedStream, Packet, Segment};
 use super::{Nothing, ServerOptions};
 
 /// How many of the tree's shards are hashed anew at once: a world does not last as long as all of them take one by one.
 const SCRUBBED_AT_ONCE: usize = 256;
+
+/// When who is refused for want of room is to come again, in milliseconds.
+const BUSY_MS: u32 = 100;
 
 /// A connection to a client.
 struct ClientConnection {
@@ -60,6 +65,7 @@ struct Running {
 
 /// A server.
 pub struct Server {
+    cluster: Arc<Cluster>,
     me: ReplicaId,
     voters: u16,
     options: ServerOptions,
@@ -72,9 +78,12 @@ pub struct Server {
     next_connection: u64,
     /// The last connection that each client's process had here.
     dialed: BTreeMap<Party, u64>,
-    /// What each other server said last: which process, and the number.
-    heard: BTreeMap<u16, (u64, u64)>,
+    /// The number of what each process of another server said last. Which process came first, their clocks do not tell.
+    heard: BTreeMap<(u16, u64), u64>,
     said: BTreeMap<u16, u64>,
+    /// The connections to the engine's clients, and what these asked that waits until less is under way.
+    links: BTreeMap<Party, Link>,
+    questions: VecDeque<(Party, u64, Question)>,
     scrub_at: Time,
     now: Time,
     delivered: Zxid,
@@ -87,7 +96,7 @@ fn now_of(time: Time) -> Now {
 }
 
 impl Server {
-    pub(super) fn open(
+    pub(in crate::sentinel) fn open(
         cluster: &Arc<Cluster>,
         me: ReplicaId,
         options: ServerOptions,
@@ -96,6 +105,7 @@ impl Server {
     ) -> Result<Self, String> {
         let voters = u16::try_from(cluster.replicas_per_shard()).expect("there are few");
         let mut server = Self {
+            cluster: cluster.clone(),
             me,
             voters,
             options,
@@ -108,6 +118,8 @@ impl Server {
             dialed: BTreeMap::new(),
             heard: BTreeMap::new(),
             said: BTreeMap::new(),
+            links: BTreeMap::new(),
+            questions: VecDeque::new(),
             scrub_at: now.after_ms(options.scrub_ms),
             now,
             delivered: Zxid::default(),
@@ -160,7 +172,7 @@ impl Server {
         Settings {
             server_id: u8::try_from(self.me.index + 1).expect("there are few"),
             timeout_ms_min: 100,
-            timeout_ms_max: 600_000,
+            timeout_ms_max: self.options.session_ms_max,
             reap_every_ms: 700,
             words: None,
             superuser: None,
@@ -169,26 +181,33 @@ impl Server {
         }
     }
 
-    pub(super) fn close(&mut self) -> Result<(), String> {
+    pub(in crate::sentinel) fn close(&mut self) -> Result<(), String> {
         self.running.as_mut().map_or(Ok(()), |running| running.disk.close()).map_err(|error| error.to_string())
     }
 
-    pub(super) fn is_pending(&self) -> bool {
+    pub(in crate::sentinel) fn is_pending(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.disk.is_pending())
     }
 
-    pub(super) fn is_member(&self) -> bool {
+    pub(in crate::sentinel) fn is_member(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.member.replica().is_member())
     }
 
     /// What its state comes to, computed anew, after which entry.
-    pub(super) fn state(&self) -> Option<(Zxid, ::sentinel::Checksum)> {
+    fn state(&self) -> Option<(Zxid, ::sentinel::Checksum)> {
         let member = &self.running.as_ref()?.member;
         Some((member.replica().delivered(), member.server().state().recomputed_checksum()))
     }
 
+    /// All that are whole have the same state.
+    pub(in crate::sentinel) fn differences(replicas: &[(ReplicaId, &Self)]) -> Vec<String> {
+        let Some(((first, one), others)) = replicas.split_first() else { return Vec::new() };
+        let differing = others.iter().filter(|(_, other)| other.state() != one.state());
+        differing.map(|(id, other)| format!("{first} has {:?}, and {id} {:?}", one.state(), other.state())).collect()
+    }
+
     /// Why it is not done with what it does.
-    pub(super) fn unready(&self) -> Vec<String> {
+    pub(in crate::sentinel) fn unready(&self) -> Vec<String> {
         let Some(running) = &self.running else { return vec![format!("it does not start: {:?}", self.refused)] };
         let (replica, server) = (running.member.replica(), running.member.server());
         if let Some(corruption) = server.corruption() {
@@ -209,16 +228,25 @@ impl Server {
     fn on_message(&mut self, now: Time, from: Party, message: Message, outbox: &mut OutboxOf<Self>) {
         match (from, message) {
             (Party::Replica(from), Message::Peer { life, number, message }) => {
-                let is_next = self.heard.get(&from.index).is_none_or(|before| *before < (life, number));
+                let is_next = self.heard.get(&(from.index, life)).is_none_or(|before| *before < number);
                 if !is_next && self.options.has_ordered_links {
                     return;
                 }
-                self.heard.insert(from.index, (life, number));
+                self.heard.insert((from.index, life), number);
                 if let Some(running) = &mut self.running {
                     running.expiry.hear(&message, now);
                     running.member.hear(now_of(now), from.index, message);
                 }
             }
+            (Party::Client(..), Message::Hello) => outbox.send(from, Message::Welcome { life: self.life }),
+            (Party::Client(..), Message::Engine { life, number, message }) if life == self.life => {
+                let is_new = self.links.entry(from).or_default().takes((life, number));
+                if let (true, transactions::Message::Question { number, question }) = (is_new, message) {
+                    self.on_question(now, from, number, question, outbox);
+                }
+            }
+            // It was for a process that is no more.
+            (Party::Client(..), Message::Engine { .. }) => outbox.send(from, Message::Welcome { life: self.life }),
             (Party::Client(..), Message::Dial(connection))
                 if self.running.is_some() && self.dialed.get(&from).is_none_or(|last| *last < connection) =>
             {
@@ -269,11 +297,39 @@ impl Server {
         outbox.sends.extend(ack.map(|ack| (from, Message::Down { connection, packet: ack })));
     }
 
+    // What the engine's clients ask: as `zookeeper`'s `replica.rs` has it.
+
+    fn on_question(&mut self, now: Time, from: Party, number: u64, question: Question, outbox: &mut OutboxOf<Self>) {
+        if self.questions.len() >= self.options.questions_max {
+            self.answer(from, number, Answer::Busy { after_ms: BUSY_MS }, outbox);
+            return;
+        }
+        self.questions.push_back((from, number, question));
+        self.take_questions(now);
+    }
+
+    fn take_questions(&mut self, now: Time) {
+        let Some(running) = self.running.as_mut().filter(|running| !running.reopens) else { return };
+        while !running.member.is_congested()
+            && let Some((from, number, question)) = self.questions.pop_front()
+        {
+            let rights = if let Party::Client(client, _) = from { self.cluster.permission(client) } else { None };
+            running.member.ask(now_of(now), from, rights, number, question);
+        }
+    }
+
+    fn answer(&mut self, to: Party, number: u64, answer: Answer, outbox: &mut OutboxOf<Self>) {
+        let link = self.links.entry(to).or_default();
+        let message = transactions::Message::Answer { number, answer };
+        outbox.send(to, Message::Engine { life: self.life, number: link.next(), message });
+    }
+
     // The end of a turn.
 
     /// As `conclude` of the real shell has it.
     fn conclude(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         let clock = now_of(now);
+        self.take_questions(now);
         let Some(running) = &mut self.running else { return };
         if now >= self.scrub_at {
             self.scrub_at = now.after_ms(self.options.scrub_ms);
@@ -292,8 +348,8 @@ impl Server {
         if is_due {
             running.member.begin_snapshot();
         }
-        // Nobody here is told to repair itself, nor asks what answers would be for.
-        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, notes: _, repair: _, repaired: _, answers: _ } =
+        // Nobody here is told to repair itself.
+        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, notes: _, repair: _, repaired: _, answers } =
             running.member.turn(clock);
         running.expiry.look(&running.member, now, &mut self.reports);
         for op in journal {
@@ -323,6 +379,9 @@ impl Server {
         if delivered > self.delivered {
             self.delivered = delivered;
             self.reports.push(Report::Delivered(delivered));
+        }
+        for (to, number, answer) in answers {
+            self.answer(to, number, answer, outbox);
         }
     }
 }

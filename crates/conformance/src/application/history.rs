@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use types::{Key, KeyRange, Value};
 
-use super::plan;
+use super::keys;
 use crate::cycle::cycle;
 
 /// What a client was told of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(crate) enum Told {
     /// Nothing, or that nobody knows.
     Nothing,
     /// It took place.
@@ -30,7 +30,7 @@ pub(super) enum Told {
 
 /// A range that was read: what was found, and how many keys were wanted at most.
 #[derive(Clone, Debug)]
-pub(super) struct Scan {
+pub(crate) struct Scan {
     pub range: KeyRange,
     pub limit: usize,
     pub rows: Vec<(Key, Value)>,
@@ -46,7 +46,7 @@ impl Scan {
 
 /// One transaction of an honest client.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     pub who: String,
     /// True time.
     pub began: u64,
@@ -70,7 +70,7 @@ impl Record {
 }
 
 /// What is wrong with what honest clients saw: the checker that says so, and a sentence.
-pub(super) fn check(records: &[Record]) -> Vec<(&'static str, String)> {
+pub(crate) fn check(records: &[Record]) -> Vec<(&'static str, String)> {
     let mut wrong = Vec::new();
     let mut writers: BTreeMap<(&Key, &Value), usize> = BTreeMap::new();
     for (at, record) in records.iter().enumerate() {
@@ -84,7 +84,7 @@ pub(super) fn check(records: &[Record]) -> Vec<(&'static str, String)> {
                 (Some(writer), _) if writer.told == Told::Aborted => {
                     wrong.push(("aborted", format!("{} saw {key} as {}, who was told that it did not take place", record.who, writer.who)));
                 }
-                (None, Some(value)) if !plan::is_open(key) => {
+                (None, Some(value)) if !keys::is_open(key) => {
                     wrong.push(("invented", format!("{} saw {value:?} in {key}, which nobody wrote", record.who)));
                 }
                 _ => seen.extend(writer),
@@ -92,6 +92,7 @@ pub(super) fn check(records: &[Record]) -> Vec<(&'static str, String)> {
         }
         wrong.extend(record.scans.iter().filter_map(|scan| misread(record, scan)));
         wrong.extend(sum(record));
+        wrong.extend(record.scans.iter().filter_map(|scan| overtaken(record, scan)));
     }
     // Of what nobody was told, what somebody saw took place.
     let took_place = |at: usize| records[at].told == Told::Committed || seen.contains(&at);
@@ -114,12 +115,18 @@ fn misread(record: &Record, scan: &Scan) -> Option<(&'static str, String)> {
 fn sum(record: &Record) -> Option<(&'static str, String)> {
     let balance = |key: &Key| {
         let (_, value) = record.reads.iter().find(|(read, _)| read == key)?;
-        Some(plan::number(value.as_ref()).unwrap_or(plan::BALANCE))
+        Some(keys::number(value.as_ref()).unwrap_or(keys::BALANCE))
     };
-    let balances: Option<Vec<i64>> = plan::accounts().iter().map(balance).collect();
+    let balances: Option<Vec<i64>> = keys::accounts().iter().map(balance).collect();
     let balances = balances?;
-    let (sum, should) = (balances.iter().sum::<i64>(), plan::BALANCE * i64::try_from(balances.len()).expect("few accounts"));
+    let (sum, should) = (balances.iter().sum::<i64>(), keys::BALANCE * i64::try_from(balances.len()).expect("few accounts"));
     (sum != should).then(|| ("sums", format!("{} saw {sum} in all accounts together, not {should}", record.who)))
+}
+
+/// Who looks at all seats sees no more of them taken than may be.
+fn overtaken(record: &Record, scan: &Scan) -> Option<(&'static str, String)> {
+    let is_over = scan.range == keys::seats() && scan.rows.len() > keys::TAKEN_MAX;
+    is_over.then(|| ("seats", format!("{} saw {} seats taken: {:?}", record.who, scan.rows.len(), scan.rows)))
 }
 
 /// Who comes before whom: transactions by their places, and behind them moments.
@@ -145,7 +152,7 @@ impl Graph {
                 let all = writers_of.get(key).unwrap_or(&none);
                 let Some(value) = value else {
                     // Where keys are deleted, nothing found there does not say who has written before.
-                    all.iter().filter(|_| !plan::is_open(key)).for_each(|writer| graph.edge(*reader, *writer));
+                    all.iter().filter(|_| !keys::is_open(key)).for_each(|writer| graph.edge(*reader, *writer));
                     continue;
                 };
                 next.get(&(key, Some(value))).unwrap_or(&none).iter().for_each(|overwriter| graph.edge(*reader, *overwriter));
@@ -157,7 +164,8 @@ impl Graph {
             }
             for scan in &record.scans {
                 let missed = writers_of.range::<Key, _>(scan.range.low()..).take_while(|(key, _)| **key < scan.range.high());
-                let missed = missed.filter(|(key, _)| scan.covers(key) && !scan.rows.iter().any(|(found, _)| found == **key));
+                let missed =
+                    missed.filter(|(key, _)| !keys::is_open(key) && scan.covers(key) && !scan.rows.iter().any(|(found, _)| found == **key));
                 missed.flat_map(|(_, writers)| writers).for_each(|writer| graph.edge(*reader, *writer));
             }
         }
@@ -198,7 +206,7 @@ mod tests {
 
     /// A transaction from one time to another that read and wrote these; a value is a tag, and `-` is none.
     fn record(times: (u64, u64), reads: &[(&str, &str)], writes: &[(&str, &str)]) -> Record {
-        let value = |text: &str| (text != "-").then(|| plan::tagged(0, text));
+        let value = |text: &str| (text != "-").then(|| keys::tagged(0, text));
         let all = |all: &[(&str, &str)]| all.iter().map(|(key, text)| (Key::from(*key), value(text))).collect();
         let (began, ended) = (times.0, Some(times.1));
         Record { who: format!("{times:?}"), began, ended, told: Told::Committed, reads: all(reads), scans: Vec::new(), writes: all(writes) }
@@ -239,10 +247,10 @@ mod tests {
         let write = record((1, 2), &[("counter/0", "-")], &[("counter/0", "a")]);
         assert_eq!(checkers(&[write.clone(), record((3, 4), &[("counter/0", "-")], &[])]), ["strict"]);
         let mut scan = record((3, 4), &[], &[]);
-        scan.scans.push(Scan { range: plan::log(0), limit: 9, rows: Vec::new() });
+        scan.scans.push(Scan { range: keys::log(0), limit: 9, rows: Vec::new() });
         let entry = record((1, 2), &[], &[("log/5", "a")]);
         assert_eq!(checkers(&[entry.clone(), scan.clone()]), ["strict"], "a range may miss nothing");
-        scan.scans[0].rows = vec![(Key::from("log/5"), plan::tagged(0, "a"))];
+        scan.scans[0].rows = vec![(Key::from("log/5"), keys::tagged(0, "a"))];
         assert_eq!(checkers(&[entry, scan]), [""; 0]);
     }
 
