@@ -10,6 +10,7 @@ use ::sentinel::transactions::{Message as EngineMessage, Session};
 use crypto::{Signatures, Verified, Verifier};
 use engine::{Ask, CommitPath, CommitRequest, Evidence, ReadMode, Refusal, Request, Response, Tell};
 use machine::{Input, InputOf, Machine, OutboxOf, Time};
+use random::Random;
 use simulator::{Client, Goal, Next};
 use types::{Cluster, Key, KeyRange, Party, Timestamp, Value};
 
@@ -246,7 +247,9 @@ impl Client<Transactions> for TransactionsClient {
         let plans = match goal {
             Goal::Anything => {
                 let strands = if scene.random.chance(300) { scene.random.between(2, STRANDS_MAX) } else { 1 };
-                (0..strands).map(|_| Plan::draw(scene.random)).collect()
+                let crowded = scene.setting.engine.crowded;
+                let draw = |random: &mut Random| if random.chance(crowded) { Plan::draw_crowded(random) } else { Plan::draw(random) };
+                (0..strands).map(|_| draw(scene.random)).collect()
             }
             Goal::Contended => vec![Plan::draw_contended(scene.random)],
             Goal::Audit => vec![Plan::Everything],

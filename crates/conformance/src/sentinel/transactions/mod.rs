@@ -42,6 +42,8 @@ pub struct TransactionsSetting {
     engine_session_ms: u64,
     /// How many questions wait at a server.
     questions_max: u64,
+    /// How many of a thousand transactions take or leave a place that others take and leave.
+    crowded: u64,
 }
 
 impl EngineSetting for TransactionsSetting {
@@ -51,6 +53,7 @@ impl EngineSetting for TransactionsSetting {
         words.push(format!("request-timeout-ms={}", self.request_timeout_ms));
         words.push(format!("engine-session-ms={}", self.engine_session_ms));
         words.push(format!("questions={}", self.questions_max));
+        words.push(format!("crowded={}", self.crowded));
         words
     }
 
@@ -59,6 +62,7 @@ impl EngineSetting for TransactionsSetting {
             "request-timeout-ms" => Some(set(&mut self.request_timeout_ms, number(value, 1, 600_000))),
             "engine-session-ms" => Some(set(&mut self.engine_session_ms, number(value, 100, 30_000))),
             "questions" => Some(set(&mut self.questions_max, number(value, 1, 1 << 20))),
+            "crowded" => Some(set(&mut self.crowded, number(value, 0, 1_000))),
             "session-timeout-ms" => None,
             _ => self.servers.apply(key, value),
         }
@@ -132,6 +136,7 @@ impl System for Transactions {
             request_timeout_ms: knob("request timeout").pick(&[2_000, 6_000, 60_000]),
             engine_session_ms: knob("engine session").pick(&[200, 1_200, 30_000]),
             questions_max: knob("questions").pick(&[3, 40, 16_384]),
+            crowded: knob("crowded").pick(&[0, 0, 500]),
         }
     }
 

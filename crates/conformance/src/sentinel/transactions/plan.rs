@@ -112,6 +112,11 @@ impl Plan {
         }
     }
 
+    /// One whose place others want, leave, and take again.
+    pub fn draw_crowded(random: &mut Random) -> Self {
+        if random.chance(600) { Self::Sit { seat: random.below(SEATS) } } else { Self::Toggle { open: random.below(OPEN) } }
+    }
+
     /// One that reads and writes what others want too: what progress is measured by.
     pub fn draw_contended(random: &mut Random) -> Self {
         if random.chance(500) {
