@@ -13,7 +13,7 @@ const USAGE: &str = "\
 usage: fuzz COMMAND
 
   list                               name, longest input, runs in CI and what it tries, of every target
-  seeds FOLDER                       writes what the corpus begins with, a folder a target
+  seeds FOLDER [TARGET...]           writes what the corpus begins with, a folder a target
   run TARGET PATH...                 runs files, or all files of folders
   blind TARGET RUNS SEED FILE PATH...  runs those, then changed copies of them; FILE holds the input under trial";
 
@@ -37,7 +37,7 @@ fn run(arguments: &[String]) -> Result<()> {
             }
             Ok(())
         }
-        ["seeds", folder] => write_seeds(Path::new(folder)),
+        ["seeds", folder, names @ ..] => write_seeds(Path::new(folder), names),
         ["run", name, paths @ ..] => {
             let target = named(name)?;
             for input in inputs(paths)? {
@@ -87,9 +87,9 @@ fn run_blindly(target: &Target, runs: u32, seed: u64, file: &Path, inputs: &[Vec
     Ok(())
 }
 
-/// Each seed in a file named by its hash, as libFuzzer names what it finds.
-fn write_seeds(folder: &Path) -> Result<()> {
-    for target in targets() {
+/// Each seed of these targets, or of all, in a file named by its hash, as libFuzzer names what it finds.
+fn write_seeds(folder: &Path, names: &[&str]) -> Result<()> {
+    for target in targets().iter().filter(|target| names.is_empty() || names.contains(&target.name)) {
         let folder = folder.join(target.name);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         for seed in (target.seeds)() {

@@ -110,7 +110,7 @@ fn greeting(bytes: &[u8]) {
 
 /// As good as any.
 fn configuration() -> Configuration {
-    Configuration::from_text(&"07".repeat(48)).expect("three parts of 16 bytes")
+    Configuration::from_text(&"07".repeat(56)).expect("three parts of 16 bytes, and a version of 8")
 }
 
 fn greeting_seeds() -> Vec<Vec<u8>> {

@@ -18,6 +18,7 @@ mod rows;
 mod signatures;
 mod statements;
 mod tls;
+mod transactions;
 mod verdicts;
 
 use crate::Target;
@@ -46,4 +47,6 @@ pub(crate) const ALL: &[Target] = &[
     coordinator::TARGET,
     order::MESSAGE,
     order::REPLICA,
+    transactions::MESSAGE,
+    transactions::SERVER,
 ];

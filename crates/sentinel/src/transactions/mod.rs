@@ -26,6 +26,6 @@ pub(crate) mod serve;
 mod session;
 
 pub use keys::{key_of, path_of};
-pub use message::{Answer, Message, Question, Reason, Row, Seen, Unsigned};
+pub use message::{Answer, Message, Question, Reason, Row, Seen, SeenRange, Unsigned, Version, Write};
 pub use serve::Commits;
 pub use session::{PROFILE, Session};
