@@ -59,11 +59,3 @@ fn noticed(broken: &BrokenRule<conformance::sentinel::NoStrategy>, words: &str) 
 fn servers_that_forget_what_they_said_are_noticed() {
     println!("{}", noticed(&BrokenRule::ForgetOnCrash, "").expect("nobody noticed"));
 }
-
-#[test]
-fn a_server_that_speaks_before_it_wrote_is_noticed() {
-    println!(
-        "{}",
-        noticed(&BrokenRule::SendBeforeWriting, "clients=8 fault-kinds=crash-replica+crash-many+cut-power").expect("nobody noticed")
-    );
-}
