@@ -1,5 +1,5 @@
 //! Byzantine clients: each runs a correct client's machine and controls what that sends and receives. The simulator tests every
-//! rule against them; a benchmark measures what they cost the correct clients of a real cluster (basil.txt §6.4).
+//! rule against them; a benchmark measures what they cost the correct clients of a real cluster (Basil §6.4).
 //!
 //! ```text
 //!              commands                  what a correct client would send

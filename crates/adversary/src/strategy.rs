@@ -5,7 +5,7 @@ use random::{Named, Random};
 /// A strategy of a Byzantine client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientStrategy {
-    /// Requests votes and abandons the transaction: *stall-early* of basil.txt §6.4.
+    /// Requests votes and abandons the transaction: *stall-early* of Basil §6.4.
     StallEarly,
     /// Decides and informs no replica: *stall-late*.
     StallLate,

@@ -1,4 +1,4 @@
-//! What an interactive transaction has read and means to write, before it is prepared (basil.txt §4.1).
+//! What an interactive transaction has read and means to write, before it is prepared (Basil §4.1).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! Votes, logged decisions, and the certificates made of them: values that anyone with the cluster's public
-//! keys can check, at any time, without asking anybody (basil.txt §4.2, §4.3).
+//! keys can check, at any time, without asking anybody (Basil §4.2, §4.3).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! MVTSO-Check: Algorithm 1 of basil.txt up to L14, one rule a function, each branch with its line number. What follows a check that
+//! MVTSO-Check: Algorithm 1 of Basil up to L14, one rule a function, each branch with its line number. What follows a check that
 //! passed, L14 to L19, is in [`crate::replica`]: there a transaction is prepared, waits for its dependencies, and is voted on.
 //!
 //! The check decides from the replica's `Knowledge`, and from nothing else: it changes nothing and asks no store. Whoever calls it looks up the newest versions of the keys read first, which is the only part that can fail.

@@ -1,4 +1,4 @@
-//! The coordinator: drives reads and commits for one process, as many at once as it is given (basil.txt §4, §5).
+//! The coordinator: drives reads and commits for one process, as many at once as it is given (Basil §4, §5).
 //!
 //! A client runs one for its own transactions. A replica runs one beside itself, to finish those that others abandoned.
 //!
@@ -185,7 +185,7 @@ impl Coordinator {
     }
 }
 
-/// Committing: ST1, ST2 and writeback (basil.txt §4.2, §4.3).
+/// Committing: ST1, ST2 and writeback (Basil §4.2, §4.3).
 impl Coordinator {
     /// Sets a transaction on its way, for whoever asks for it or, where nobody does, for its own sake.
     fn on_commit_command(

@@ -38,7 +38,7 @@ impl Quorums {
     }
 
     /// `3f + 1` votes to commit: two such quorums share `f + 1` replicas, one of them correct, and a correct
-    /// replica does not vote to commit two transactions that conflict (basil.txt §4.2 (1)).
+    /// replica does not vote to commit two transactions that conflict (Basil §4.2 (1)).
     #[must_use]
     pub fn commit_slow(self) -> usize {
         3 * self.faults + 1 - one_less(Mutant::CommitSlowQuorum)
@@ -54,7 +54,7 @@ impl Quorums {
     /// `3f + 1` replicas that hold an old transaction no more, have not learned that it committed, and will not vote for it: at least
     /// `2f + 1` of them are correct, which leaves `3f` votes to commit, one too few ([`crate::orphan_resolution`]).
     #[must_use]
-    pub fn let_go(self) -> usize {
+    pub fn release(self) -> usize {
         3 * self.faults + 1 - one_less(Mutant::OrphanReleasedByFew)
     }
 
@@ -147,7 +147,7 @@ mod tests {
             // Of the replicas that validate a read, a correct one is in every commit quorum.
             assert!(quorums.validation() + quorums.commit_slow() - n > faults);
             // A transaction that so many have released can gather no commit quorum.
-            assert!(n - (quorums.let_go() - faults) < quorums.commit_slow());
+            assert!(n - (quorums.release() - faults) < quorums.commit_slow());
             // After a fast commit, n - f answers with f liars among them still show a commit quorum.
             assert!(n - faults - faults >= quorums.commit_slow());
             // After a fast abort, no commit quorum can be shown: honest aborters never vote commit.

@@ -1,4 +1,4 @@
-//! What the replies to one read amount to (basil.txt §4.1, client step 3).
+//! What the replies to one read amount to (Basil §4.1, client step 3).
 
 use crate::transaction::Transaction;
 use machine::Voters;

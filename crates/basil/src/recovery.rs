@@ -1,4 +1,4 @@
-//! Recovery's divergent case (basil.txt §5): replicas of the logging shard have logged different decisions on one transaction.
+//! Recovery's divergent case (Basil §5): replicas of the logging shard have logged different decisions on one transaction.
 //!
 //! It happens when a Byzantine client had both decisions justified and logged each at some replicas, or when two honest
 //! finishers came to different decisions at the same time. Then a replica of the logging shard, the *fallback leader*, is

@@ -283,7 +283,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 }
 
-/// Voting: ST1 (basil.txt §4.2), and RP (§5), by which somebody else asks for the same vote.
+/// Voting: ST1 (Basil §4.2), and RP (§5), by which somebody else asks for the same vote.
 impl<M: StorageBackend> Replica<M> {
     /// ST1 (§4.2).
     fn on_prepare(

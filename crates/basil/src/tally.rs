@@ -1,4 +1,4 @@
-//! What a shard's votes amount to: the five outcomes of basil.txt §4.2 (4), and the sixth, "not yet".
+//! What a shard's votes amount to: the five outcomes of Basil §4.2 (4), and the sixth, "not yet".
 
 use std::sync::Arc;
 

@@ -88,7 +88,7 @@ pub(crate) struct Tombstones {
     /// The place of each name, counted from the first that was ever kept, and so many bits of it.
     places: Index,
     /// How many were let go before the first of these.
-    let_go: u64,
+    dropped: u64,
     /// Whatever was forgotten with a time from here on is kept, in nanoseconds.
     complete_from: u64,
     /// The same of those alone that are logged again, if that is later.
@@ -103,7 +103,7 @@ impl Tombstones {
             salt,
             kept: VecDeque::new(),
             places: Index::default(),
-            let_go: 0,
+            dropped: 0,
             complete_from: 0,
             logged_from: 0,
             kept_max: KEPT_MAX,
@@ -153,12 +153,12 @@ impl Tombstones {
                 // Before it comes: room for one more would be room for twice as many.
                 while self.kept.len() >= self.kept_max.max(1) {
                     let Some(oldest) = self.kept.pop_front() else { break };
-                    self.places.remove(hash(oldest.name), place(self.let_go));
-                    self.let_go += 1;
+                    self.places.remove(hash(oldest.name), place(self.dropped));
+                    self.dropped += 1;
                     self.anything_up_to(oldest.time);
                 }
                 let not_logged = self.kept.len().saturating_sub(self.logged_max);
-                self.places.insert(hash(trace.name), place(self.let_go + self.kept.len() as u64));
+                self.places.insert(hash(trace.name), place(self.dropped + self.kept.len() as u64));
                 self.kept.push_back(trace);
                 if self.kept.len() > self.logged_max {
                     self.logged_from = self.logged_from.max(self.kept[not_logged].time.saturating_add(1));
@@ -178,7 +178,7 @@ impl Tombstones {
 
     /// Where in [`Tombstones::kept`] a name is.
     fn index_of(&self, name: u64) -> Option<usize> {
-        let index = |number: u32| (number.wrapping_sub(place(self.let_go)) & PLACE_MASK) as usize;
+        let index = |number: u32| (number.wrapping_sub(place(self.dropped)) & PLACE_MASK) as usize;
         self.places.find(hash(name), |number| self.kept[index(number)].name == name).map(index)
     }
 

@@ -1,4 +1,4 @@
-//! A transaction, as it is prepared, named, voted on and stored (basil.txt §4.1, §4.2).
+//! A transaction, as it is prepared, named, voted on and stored (Basil §4.1, §4.2).
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

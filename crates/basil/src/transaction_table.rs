@@ -610,7 +610,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// The most memory that decided transactions may take before values are let go.
     pub fn limit_decided_bytes(&mut self, max: usize) {
         self.decided_bytes_max = max;
-        self.let_go_values();
+        self.drop_values();
     }
 
     /// The memory that decided transactions take.
@@ -628,22 +628,22 @@ impl<M: StorageBackend> TransactionTable<M> {
             return;
         }
         if decision == Decision::Abort && vote.is_some() {
-            self.let_go_values_of(id);
+            self.drop_values_of(id);
         } else {
             self.valued.push_back(id);
         }
-        self.let_go_values();
+        self.drop_values();
     }
 
-    fn let_go_values(&mut self) {
+    fn drop_values(&mut self) {
         while self.decided_bytes > self.decided_bytes_max {
             let Some(oldest) = self.valued.pop_front() else { return };
-            self.let_go_values_of(oldest);
+            self.drop_values_of(oldest);
         }
     }
 
     /// With the values goes the proof, since whoever is shown that as a conflict is shown the transaction, too.
-    fn let_go_values_of(&mut self, id: TransactionId) {
+    fn drop_values_of(&mut self, id: TransactionId) {
         let Some(state) = self.entries.get_mut(&id).filter(|state| state.transaction.is_whole()) else { return };
         let Phase::Concluded(conclusion) = &mut state.phase else { return };
         conclusion.certificate = conclusion.certificate.take().filter(|_| conclusion.decision == Decision::Abort);

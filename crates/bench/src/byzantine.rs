@@ -1,4 +1,4 @@
-//! Clients that cheat beside honest ones (basil.txt §6.4): which part of the loop clients does, how, and what came of it.
+//! Clients that cheat beside honest ones (Basil §6.4): which part of the loop clients does, how, and what came of it.
 //!
 //! The cheats are real clients of the cluster, with a connection and, where the cluster has a second client, a key of
 //! their own. They ask for the same transactions as the honest loop clients, and leave some of them unfinished, or worse. The

@@ -11,26 +11,26 @@ use workload::{
 use crate::BenchError;
 use crate::args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
 
-/// Keys of the `rw` workloads, as in the paper (basil.txt §6.2).
+/// Keys of the `rw` workloads, as in the paper (Basil §6.2).
 const KEYS_RW: u64 = 10_000_000;
-/// Keys of the YCSB workloads, as in Cataphract's evaluation (cataphract.txt §4.1).
+/// Keys of the YCSB workloads, as in Cataphract's evaluation (Cataphract §4.1).
 const KEYS_YCSB: u64 = 1_000_000;
-/// Keys of Augustus' workloads, with small values and with large ones (augustus.txt, table 3).
+/// Keys of Augustus' workloads, with small values and with large ones (Augustus, table 3).
 const KEYS_AUGUSTUS_SMALL: u64 = 3_000_000;
 const KEYS_AUGUSTUS_LARGE: u64 = 1_000_000;
 /// Bytes of a value, where the paper of a workload does not say.
 const VALUE_BYTES: usize = 100;
-/// Customers of Smallbank, of whom one thousand are hot (basil.txt §6.1): one of so many.
+/// Customers of Smallbank, of whom one thousand are hot (Basil §6.1): one of so many.
 const CUSTOMERS_SMALLBANK: u64 = 1_000_000;
 const CUSTOMERS_A_HOT_ONE: u64 = 1_000;
-/// Users of Retwis, and the Zipf exponent by which they are drawn (basil.txt §6.1).
+/// Users of Retwis, and the Zipf exponent by which they are drawn (Basil §6.1).
 const USERS_RETWIS: u64 = 1_000_000;
 const ZIPF_RETWIS: f64 = 0.75;
-/// Users of Buzzer (augustus.txt §4.4).
+/// Users of Buzzer (Augustus §4.4).
 const USERS_BUZZER: u64 = 100_000;
 /// Accounts of the bank and nodes of the ring: few enough to be read in one transaction and to be fought over.
 const KEYS_INVARIANT: u64 = 1_000;
-/// The Zipf exponent of RW-Z (basil.txt §6.2).
+/// The Zipf exponent of RW-Z (Basil §6.2).
 const ZIPF_RW: f64 = 0.9;
 /// The Zipf exponent of YCSB, where it is skewed.
 const ZIPF_YCSB: f64 = 0.99;

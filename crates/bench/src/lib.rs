@@ -1,6 +1,6 @@
 //! Runs a workload with many clients at once and says how fast it was, what it cost, and whether its promises held.
 //!
-//! It runs *loop clients*, which work in a closed loop as in the paper (basil.txt §6): each starts a transaction when its last
+//! It runs *loop clients*, which work in a closed loop as in the paper (Basil §6): each starts a transaction when its last
 //! one is done. One run looks like this; only what commits between the two marks is counted:
 //!
 //! ```text
@@ -82,6 +82,9 @@ pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<boo
     let mut clients = Vec::with_capacity(args.connections);
     for _ in 0..args.connections {
         clients.push(Arc::new(bezant_client::connect(config.clone()).await?));
+    }
+    if let Some(warning) = clients.first().and_then(|client| client.clock_warning()) {
+        eprintln!("warning: {warning}");
     }
     let cheats = match plan {
         Some(plan) => Some((plan, plan.connect(cluster_dir, &config, args.seed).await?)),

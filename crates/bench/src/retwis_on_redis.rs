@@ -1,4 +1,4 @@
-//! Retwis on a Redis server, which Buzzer is measured beside (augustus.txt §4.4): the same users and the same choices, by Retwis' design.
+//! Retwis on a Redis server, which Buzzer is measured beside (Augustus §4.4): the same users and the same choices, by Retwis' design.
 //!
 //! ```text
 //! next_post_id          a counter that every post goes through

@@ -1,4 +1,4 @@
-//! Forms a batch: which transactions fit, and in which order (cataphract.txt, Algorithm 2).
+//! Forms a batch: which transactions fit, and in which order (Cataphract, Algorithm 2).
 //!
 //! The order of the members is their serial order. Interactive members come first: they have read the store as it was before the
 //! batch, so a member that read a key precedes one that writes it. Declared members follow in the order of arrival: they have not

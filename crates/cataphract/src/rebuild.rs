@@ -1,4 +1,4 @@
-//! One transaction from many, and the results of each (cataphract.txt, Algorithm 3).
+//! One transaction from many, and the results of each (Cataphract, Algorithm 3).
 //!
 //! The paper turns two flags on for a whole batch: whether some transaction reads what it wrote, and whether some
 //! writes what it read; by them it orders all reads and all writes. A batch that holds both kinds would give one of

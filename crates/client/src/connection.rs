@@ -196,7 +196,7 @@ impl Connection {
         if connected(&peers) >= needed && self.knows_time(longest.saturating_sub(began.elapsed())).await {
             return Ok(());
         }
-        let detail = self.troubles();
+        let detail = self.missing_replicas();
         let may_miss = cluster.replicas_per_shard() - needed;
         if cluster.shards().any(|shard| count(&peers, shard, |state| matches!(state, PeerState::WrongKey(_))) > may_miss) {
             return Err(ConnectError::NotTheCluster { detail });
@@ -222,7 +222,7 @@ impl Connection {
     }
 
     /// What is known of the replicas that are not connected, for people.
-    pub fn troubles(&self) -> String {
+    pub fn missing_replicas(&self) -> String {
         let mut text = String::new();
         for (replica, state) in self.session.peers() {
             match state {
@@ -313,7 +313,7 @@ impl Connection {
         match refusal {
             engine::Refusal::Conflict => Error::Conflict,
             engine::Refusal::TooOld => Error::TooOld,
-            engine::Refusal::Unavailable => Error::Unavailable { waited_ms, detail: self.troubles() },
+            engine::Refusal::Unavailable => Error::Unavailable { waited_ms, detail: self.missing_replicas() },
             engine::Refusal::OutcomeUnknown => Error::OutcomeUnknown { waited_ms },
             engine::Refusal::Invalid(_) => Error::Invalid(refusal.to_string()),
             refusal => Error::Refused(refusal),

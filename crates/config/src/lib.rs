@@ -52,7 +52,7 @@ pub(crate) fn laboratory_only(what: &str) -> String {
     format!("{what} is for experiments: only `bezant-lab` takes it")
 }
 
-/// How many replicas of a shard a read asks (basil.txt §4.1, figure 5b). It is content with `f+1` of their replies,
+/// How many replicas of a shard a read asks (Basil §4.1, figure 5b). It is content with `f+1` of their replies,
 /// or with one where only one is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadQuorum {

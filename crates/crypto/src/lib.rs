@@ -1,7 +1,7 @@
 //! Keys, signatures over batches of statements, and the proof that a message was checked.
 //!
 //! A replica makes many statements in one turn (votes, logged decisions). Signing each of them would cost more than all its
-//! other work, so it signs them together (basil.txt §4.4): the statements are the leaves of a Merkle tree, and one signature
+//! other work, so it signs them together (Basil §4.4): the statements are the leaves of a Merkle tree, and one signature
 //! covers the root. Each statement travels with a [`BatchSignature`], which is the signed root and the path from the leaf to
 //! it. A receiver of several statements of one batch checks one signature and some hashes.
 //!

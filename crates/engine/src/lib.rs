@@ -32,7 +32,7 @@
 //! engine's business: the versions read and who vouched for them, the values to compare, or the version of a node. The
 //! transaction's owner keeps it, so that a session holds nothing for a transaction that was abandoned.
 //!
-//! **Refusals.** Every [`Refusal`] carries one of three [`Advice`]s: begin again, give up, or mend the request.
+//! **Refusals.** Every [`Refusal`] carries one of four [`Advice`]s: begin again, begin again after a while, give up, or mend the request.
 //!
 //! **Receipts.** A [`Commit`] may have a [`Receipt`]: proof that anybody with the cluster's public keys can check. It is bytes
 //! only when somebody asks for them, because most applications never do.

@@ -127,7 +127,7 @@ pub enum BatchSize {
     },
 }
 
-/// In which order a batch reads and writes (cataphract.txt §3.2, figure 8c).
+/// In which order a batch reads and writes (Cataphract §3.2, figure 8c).
 ///
 /// Writes cost nothing before the commit, so that what the order decides is how long before the check the reads are.
 /// Results are the same: each read is resolved by itself.

@@ -29,7 +29,7 @@ use mutants::{Mutant, broken};
 use types::codec::Encode as _;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::disk::{failed, file_names, in_background, replace_file, sync_directory};
+use crate::disk::{ends_with_its_checksum, failed, file_names, in_background, replace_file, sync_directory};
 use crate::{Row, StoreError};
 use merge::Merge;
 use run::{Run, RunWriter};
@@ -366,15 +366,14 @@ fn read_list(directory: &Path) -> Result<(u64, Vec<u64>), StoreError> {
     let location = path.display().to_string();
     let bytes = fs::read(&path).map_err(failed("read", &path))?;
     let corrupt = |reason: &str| StoreError::Corrupt { location: location.clone(), offset: 0, reason: reason.to_owned() };
+    if !ends_with_its_checksum(&bytes) {
+        return Err(corrupt("its checksum does not match"));
+    }
     let mut rest = &bytes[..];
     match rest.try_get_u32_le() {
-        Ok(LIST_FORMAT) => {}
+        Ok(LIST_FORMAT) if bytes.len() % 8 == 4 => {}
         Ok(found) if found > LIST_FORMAT => return Err(StoreError::NewerFormat { location, found, known: LIST_FORMAT }),
-        _ => return Err(corrupt("it does not begin as a list of runs")),
-    }
-    let body = bytes.split_last_chunk::<8>().filter(|(body, checksum)| xxh3_64(body) == u64::from_le_bytes(**checksum));
-    if body.is_none() || bytes.len() % 8 != 4 {
-        return Err(corrupt("its checksum does not match"));
+        _ => return Err(corrupt("it was not written as a list of runs")),
     }
     let next_number = rest.get_u64_le();
     let mut numbers = Vec::new();

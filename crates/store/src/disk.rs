@@ -482,21 +482,27 @@ fn write_watermark(directory: &Path, watermark: Timestamp) -> Result<(), StoreEr
     replace_file(directory, WATERMARK, &out)
 }
 
+/// Whether the last eight bytes of a file are a checksum of the others. They are in whatever format it is, so that one that is damaged is not
+/// taken for one of a newer format.
+pub(crate) fn ends_with_its_checksum(bytes: &[u8]) -> bool {
+    bytes.split_last_chunk::<8>().is_some_and(|(body, checksum)| xxh3_64(body) == u64::from_le_bytes(*checksum))
+}
+
 fn read_watermark(directory: &Path) -> Result<Timestamp, StoreError> {
     let path = directory.join(WATERMARK);
     let bytes = fs::read(&path).map_err(failed("read", &path))?;
     let location = path.display().to_string();
     let corrupt = |reason: &str| StoreError::Corrupt { location: location.clone(), offset: 0, reason: reason.to_owned() };
+    if !ends_with_its_checksum(&bytes) {
+        return Err(corrupt("its checksum does not match"));
+    }
     let mut rest = &bytes[..];
     match rest.try_get_u32_le() {
-        Ok(WATERMARK_FORMAT) => {}
+        Ok(WATERMARK_FORMAT) if bytes.len() == WATERMARK_BYTES => {}
         Ok(found) if found > WATERMARK_FORMAT => {
             return Err(StoreError::NewerFormat { location, found, known: WATERMARK_FORMAT });
         }
-        _ => return Err(corrupt("it does not begin as a watermark")),
-    }
-    if bytes.len() != WATERMARK_BYTES || xxh3_64(&bytes[..WATERMARK_BYTES - 8]) != (&bytes[WATERMARK_BYTES - 8..]).get_u64_le() {
-        return Err(corrupt("its checksum does not match"));
+        _ => return Err(corrupt("it was not written as a watermark")),
     }
     Ok(Timestamp::new(rest.get_u64_le(), ClientId(rest.get_u64_le())))
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use store::{Disk, DiskOptions, Options, SegmentNumber, Store, StoreError, Version};
 use tempfile::TempDir;
 use types::{ClientId, Key, Timestamp, Value};
+use xxhash_rust::xxh3::xxh3_64;
 
 const OWNER: &str = "cluster 07 replica s0-r3";
 
@@ -337,11 +338,17 @@ fn a_damaged_list_of_runs_is_noticed() {
         bytes[at_byte] ^= 1 << (at_byte % 8);
         fs::write(&path, &bytes).expect("writable");
         let text = refusal(directory.path(), OWNER);
-        assert!(text.contains("base/runs is damaged") || text.contains("has format"), "byte {at_byte}: {text}");
+        assert!(text.contains("base/runs is damaged"), "byte {at_byte}: {text}");
         fs::write(&path, &whole[..at_byte]).expect("writable");
         let text = refusal(directory.path(), OWNER);
         assert!(text.contains("base/runs is damaged"), "{at_byte} bytes: {text}");
     }
+    // One of a newer format is whole.
+    let mut newer = 9_u32.to_le_bytes().to_vec();
+    newer.extend(xxh3_64(&newer).to_le_bytes());
+    fs::write(&path, &newer).expect("writable");
+    let text = refusal(directory.path(), OWNER);
+    assert!(text.contains("has format 9"), "{text}");
     fs::write(&path, &whole).expect("writable");
     assert!(open(directory.path()).0.latest_before(&Key::from("k"), at(99)).expect("readable").is_some());
 }
@@ -435,9 +442,12 @@ fn after_a_graceful_stop_a_flipped_bit_in_the_last_batch_is_no_torn_write() {
 fn a_damaged_watermark_is_noticed() {
     let directory = three_batches();
     let path = directory.path().join("watermark");
-    let mut bytes = fs::read(&path).expect("the watermark");
-    bytes[9] ^= 4;
-    fs::write(&path, bytes).expect("writable");
-    let text = refusal(directory.path(), OWNER);
-    assert!(text.contains("watermark is damaged"), "{text}");
+    let whole = fs::read(&path).expect("the watermark");
+    for at_byte in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at_byte] ^= 1 << (at_byte % 8);
+        fs::write(&path, bytes).expect("writable");
+        let text = refusal(directory.path(), OWNER);
+        assert!(text.contains("watermark is damaged"), "byte {at_byte}: {text}");
+    }
 }

@@ -97,7 +97,7 @@ impl fmt::Display for Party {
 }
 
 /// A transaction's place in the serial order: nanoseconds since the Unix epoch by its client's clock, ties
-/// broken by the client's number (basil.txt §4.1).
+/// broken by the client's number (Basil §4.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Nanoseconds since the Unix epoch.

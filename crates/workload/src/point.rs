@@ -1,6 +1,6 @@
 //! Workloads of reads, scans and writes over one table: the papers' YCSB-T and YCSB.
 //!
-//! **`rw-u`, `rw-z`** (basil.txt §6.2: "identical transactions over ten million keys", "two reads and two writes",
+//! **`rw-u`, `rw-z`** (Basil §6.2: "identical transactions over ten million keys", "two reads and two writes",
 //! uniform or Zipfian with coefficient 0.9). The paper does not say whether a transaction writes the keys it
 //! read. Here, unless told otherwise, it reads two keys and writes two others, all four different: that is what
 //! the words say, and what costs most, since four keys are stored, checked and locked where else there were two.
@@ -11,12 +11,12 @@
 //! **`ro-u`**: the same table, only read, all keys in one request.
 //!
 //! **`ycsb-a` to `ycsb-d`, `ycsb-f`**, and Cataphract's **`write-only`**, **`write-heavy`**, **`read-heavy`** and
-//! **`read-modify-write`** (cataphract.txt §4.1 and §4.3.1): each operation is on a key of its own, ten operations a
+//! **`read-modify-write`** (Cataphract §4.1 and §4.3.1): each operation is on a key of its own, ten operations a
 //! transaction, uniform, a million keys, as there, so that numbers can stand beside that paper's. YCSB itself
 //! knows no transactions: `--ops 1` is nearest to it. D reads the latest keys by Zipf's law and inserts new ones
 //! at the end, F reads and, in half of its operations, writes what it read.
 //!
-//! **`augustus-a` to `augustus-d`** (augustus.txt §4.3, table 3): reads and writes of random keys of four bytes, all different, sent as one; a chosen part of
+//! **`augustus-a` to `augustus-d`** (Augustus §4.3, table 3): reads and writes of random keys of four bytes, all different, sent as one; a chosen part of
 //! them on two shards and the others on one.
 //!
 //! **`ycsb-e`**: one operation a transaction, as YCSB has it: a scan of 1 to 100 rows from a key on, or, one time in twenty, an insert at the

@@ -1,6 +1,6 @@
 //! Retwis: a small social network, after the Redis tutorial of that name and the benchmark that TAPIR made of it.
 //!
-//! The papers fix how often each transaction comes and how much it reads and writes (basil.txt §6.1 refers to TAPIR's):
+//! The papers fix how often each transaction comes and how much it reads and writes (Basil §6.1 refers to TAPIR's):
 //!
 //! | transaction | of a hundred | reads | writes |
 //! |---|---|---|---|

@@ -1,7 +1,7 @@
 //! Smallbank: customers with a savings and a checking account each, and six small transactions between them.
 //!
 //! After Alomari, Cahill, Fekete and Röhm, "The cost of serializability on platforms that use snapshot isolation" (ICDE
-//! 2008), with a million customers of whom a thousand are in nine of ten transactions, as in basil.txt §6.1. There are three
+//! 2008), with a million customers of whom a thousand are in nine of ten transactions, as in Basil §6.1. There are three
 //! tables: `smallbank/account/<name>` holds a customer's number, `smallbank/savings/<number>` and
 //! `smallbank/checking/<number>` a balance in cents. A transaction is given names, so that it reads in two steps: the
 //! accounts, then all balances it needs, each step in one request.

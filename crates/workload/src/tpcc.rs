@@ -2,7 +2,7 @@
 //!
 //! All nine tables, all five transactions in the standard mix, the specification's random numbers, one order of a hundred
 //! rolled back, one line of a hundred from another warehouse, fifteen payments of a hundred for another's customer. Twenty
-//! warehouses, as in basil.txt §6.1. What differs from the specification, as in the papers:
+//! warehouses, as in Basil §6.1. What differs from the specification, as in the papers:
 //!
 //! * There are no terminals with people at them: a loop client begins its next transaction when its last one is done, so that
 //!   `tpmC` is no figure to compare with published results of the TPC.

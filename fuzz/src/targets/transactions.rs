@@ -351,16 +351,16 @@ fn question(place: u64, session: i64, number: u64, version: i64) -> Question {
     let range = KeyRange::new(Key::from("k"), Key::from("l")).expect("it has keys");
     let seen_key = Version { key: key.clone(), version };
     let row = SeenRange { range: range.clone(), rows: vec![seen_key.clone()] };
-    let seen = Seen { keys: vec![seen_key], ranges: if place % 3 == 0 { vec![row] } else { Vec::new() } };
+    let seen = Seen { keys: vec![seen_key], ranges: if place.is_multiple_of(3) { vec![row] } else { Vec::new() } };
     match place % 7 {
         0 | 1 => Question::Begin,
         2 | 5 => {
-            let writes = vec![Write { key, value: (place % 4 > 0).then(|| Value::from("v")) }];
-            let seen = if place % 2 == 0 { Seen::default() } else { seen };
+            let writes = vec![Write { key, value: (!place.is_multiple_of(4)).then(|| Value::from("v")) }];
+            let seen = if place.is_multiple_of(2) { Seen::default() } else { seen };
             Question::Commit { session, slot: u16::try_from(place % 2).expect("small"), sequence: number, seen, writes }
         }
-        3 => Question::Read { keys: vec![key, Key::from("k9")], is_settled: place % 2 == 0 },
-        4 => Question::Scan { range, rows_max: 3, is_settled: place % 2 == 0 },
+        3 => Question::Read { keys: vec![key, Key::from("k9")], is_settled: place.is_multiple_of(2) },
+        4 => Question::Scan { range, rows_max: 3, is_settled: place.is_multiple_of(2) },
         _ => Question::Check { seen },
     }
 }

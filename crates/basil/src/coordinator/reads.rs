@@ -1,4 +1,4 @@
-//! How the coordinator reads (basil.txt §4.1), whom it asks and when it asks more of them; and how it commits what has only read.
+//! How the coordinator reads (Basil §4.1), whom it asks and when it asks more of them; and how it commits what has only read.
 //! What the replies for one key amount to is in [`crate::reading`].
 //!
 //! Whoever reads the past ([`ReadMode::AsOf`]) has nothing to commit: it is told of a key once enough replicas validate what they show

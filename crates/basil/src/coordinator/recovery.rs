@@ -1,4 +1,4 @@
-//! How the coordinator finishes what others left (basil.txt §5): which transactions and when, and what it does where their logged
+//! How the coordinator finishes what others left (Basil §5): which transactions and when, and what it does where their logged
 //! decisions do not come together. In between they take the same way as its own, in `deciding.rs`.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Deciding (basil.txt §4.2): what goes along with votes and logged decisions, what replicas sign, and what they refuse.
+//! Deciding (Basil §4.2): what goes along with votes and logged decisions, what replicas sign, and what they refuse.
 
 use std::sync::Arc;
 

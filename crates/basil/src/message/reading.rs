@@ -1,4 +1,4 @@
-//! Reading (basil.txt §4.1): what a replica says of a key.
+//! Reading (Basil §4.1): what a replica says of a key.
 
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Key, Timestamp, Value};

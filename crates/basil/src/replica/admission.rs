@@ -1,6 +1,6 @@
 //! What a replica takes in, and whom it tells about it.
 //!
-//! It takes nothing too old or from the future (basil.txt Alg. 1 L1-2), and no more than there is room for. It tells a client only
+//! It takes nothing too old or from the future (Basil Alg. 1 L1-2), and no more than there is room for. It tells a client only
 //! about transactions that the client wrote or may read all of (beyond the paper).
 
 use machine::Time;

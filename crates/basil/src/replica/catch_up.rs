@@ -204,7 +204,7 @@ impl CatchUp {
     /// All versions are compared from the first key on, soon.
     pub(super) fn begin_again(&mut self, now: Time) {
         (self.pass.from, self.pass.page, self.pass.keys) = (Key::default(), None, 0);
-        self.pass.hurry(now);
+        self.pass.speed_up(now);
         self.pass.at = now;
     }
 
@@ -243,7 +243,7 @@ impl CatchUp {
 
 impl Pass {
     /// From now on pages follow one another soon, until all were compared.
-    fn hurry(&mut self, now: Time) {
+    fn speed_up(&mut self, now: Time) {
         self.is_hurried = true;
         self.lacked_some = true;
         if self.page.is_none() {
@@ -446,7 +446,7 @@ impl<M: StorageBackend> Replica<M> {
         if heard < self.quorums.compared() {
             self.catch_up.was_cut_off = true;
         } else if std::mem::take(&mut self.catch_up.was_cut_off) {
-            self.catch_up.pass.hurry(now);
+            self.catch_up.pass.speed_up(now);
         }
     }
 

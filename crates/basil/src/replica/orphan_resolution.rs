@@ -165,7 +165,7 @@ impl OrphanQuery {
         let timestamp = self.transaction.timestamp();
         self.transaction.participants(cluster).into_iter().any(|shard| {
             (0..written(cluster, shard, &self.transaction).count())
-                .any(|place| self.versions_of(shard).filter(|versions| versions[place].version < timestamp).count() >= quorums.let_go())
+                .any(|place| self.versions_of(shard).filter(|versions| versions[place].version < timestamp).count() >= quorums.release())
         })
     }
 
@@ -184,7 +184,7 @@ impl OrphanQuery {
             let Some(OldVersion { version, value: Some(value) }) = vouched.max_by_key(|one| one.version) else { return None };
             taken.push((key.clone(), KeyVersion { version: *version, value: value.clone() }));
         }
-        if own.is_empty() && self.versions_of(shard).count() < quorums.let_go() {
+        if own.is_empty() && self.versions_of(shard).count() < quorums.release() {
             return None;
         }
         Some(taken)

@@ -1,4 +1,4 @@
-//! How a replica answers reads (basil.txt §4.1).
+//! How a replica answers reads (Basil §4.1).
 
 use std::collections::BTreeMap;
 

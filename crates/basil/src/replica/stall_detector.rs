@@ -1,4 +1,4 @@
-//! When a replica finishes abandoned transactions (basil.txt §5; that replicas finish anything themselves is beyond the paper).
+//! When a replica finishes abandoned transactions (Basil §5; that replicas finish anything themselves is beyond the paper).
 //!
 //! A client that meets an abandoned transaction finishes it, as in the paper. Replicas finish the rest:
 //!

@@ -1,4 +1,4 @@
-//! How liars elect and lead, when what others have logged does not come together (basil.txt §5).
+//! How liars elect and lead, when what others have logged does not come together (Basil §5).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

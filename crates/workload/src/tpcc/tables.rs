@@ -1,7 +1,7 @@
 //! The nine tables of TPC-C (clause 1.3), three that stand in for indexes, and the names of their rows.
 //!
 //! Basil has no secondary indexes, so the paper keeps tables of its own for what the specification looks up otherwise
-//! (basil.txt §6.1): customers by last name, and a customer's latest order. Its published benchmark has a third,
+//! (Basil §6.1): customers by last name, and a customer's latest order. Its published benchmark has a third,
 //! for the oldest order of a district that is not delivered. These three come last here.
 
 use types::Key;
