@@ -1,7 +1,7 @@
 //! What this program gives up, and what it needs, from its first moment.
 
 #[cfg(target_os = "linux")]
-use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, set_scheduler};
+use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, get_scheduler, set_scheduler};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
@@ -24,10 +24,13 @@ pub fn keep_files_private() {
 }
 
 /// For a program that runs replicas, before it starts a thread: a thread that wakes up does not interrupt one that runs. Where replicas
-/// share cores, each then does more in a turn. Where the system does not allow it, they are slower, and that is all.
+/// share cores, each then does more in a turn. A policy that whoever started the program has chosen stays. Where the system does not allow
+/// it, replicas are slower, and that is all.
 pub fn run_undisturbed() {
     #[cfg(target_os = "linux")]
-    let _ = set_scheduler(Pid::current_thread(), Scheduler::SCHED_BATCH, SchedulerParams { priority: 0 });
+    if matches!(get_scheduler(Pid::current_thread()), Ok(Scheduler::SCHED_NORMAL)) {
+        let _ = set_scheduler(Pid::current_thread(), Scheduler::SCHED_BATCH, SchedulerParams { priority: 0 });
+    }
 }
 
 /// For a program that runs replicas: no dump of its memory, which holds secret keys, and enough files.
@@ -68,6 +71,24 @@ fn connections_within(files: u64, replicas: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_is_left_undisturbed_unless_somebody_chose_otherwise() {
+        let policy = || get_scheduler(Pid::current_thread()).expect("a thread has a policy");
+        let chosen = |policy: Scheduler| set_scheduler(Pid::current_thread(), policy, SchedulerParams { priority: 0 });
+        // Each in a thread of its own, as a policy is a thread's and passes to those that it starts.
+        let after = move |before: Scheduler| {
+            let thread = std::thread::spawn(move || {
+                chosen(before).expect("nobody needs rights for less");
+                run_undisturbed();
+                std::thread::spawn(policy).join().expect("it does not panic")
+            });
+            thread.join().expect("it does not panic")
+        };
+        assert_eq!(after(Scheduler::SCHED_NORMAL), Scheduler::SCHED_BATCH);
+        assert_eq!(after(Scheduler::SCHED_IDLE), Scheduler::SCHED_IDLE);
+    }
 
     #[test]
     fn the_journal_keeps_its_files_however_many_clients_come() {

@@ -1,17 +1,17 @@
 //! The order of Augustus' shards in worlds of faults, liars and cheats.
 
+mod clean;
+
+use clean::clean;
 use conformance::augustus::{ClientStrategy, ReplicaStrategy, Report, Scenario};
 use random::Named as _;
-use simulator::Tracing;
+
+fn scenario(name: &str, words: &str) -> Scenario {
+    Scenario::named(name).expect("the test names a scenario there is").with(words).expect("the words are good")
+}
 
 fn runs(name: &str, words: &str, seeds: u64) -> Vec<Report> {
-    let scenario = Scenario::named(name).expect("the test names a scenario there is").with(words).expect("the words are good");
-    let reports: Vec<Report> = (1..=seeds).map(|seed| simulator::run(&scenario, seed, Tracing::Off)).collect();
-    for report in &reports {
-        assert!(report.is_clean(), "{words}: {report}");
-        assert!(report.counts.committed > 0, "nothing was tried: {report}");
-    }
-    reports
+    clean(&scenario(name, words), seeds)
 }
 
 #[test]

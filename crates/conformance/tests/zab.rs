@@ -1,5 +1,8 @@
 //! The order among Sentinel's servers in worlds of faults.
 
+mod clean;
+
+use clean::clean;
 use conformance::sentinel::{NoStrategy, Report, Scenario};
 use simulator::{BrokenRule, Tracing, run_broken};
 
@@ -8,13 +11,7 @@ fn scenario(name: &str, words: &str) -> Scenario {
 }
 
 fn runs(name: &str, words: &str, seeds: u64) -> Vec<Report> {
-    let scenario = scenario(name, words);
-    let reports: Vec<Report> = (1..=seeds).map(|seed| simulator::run(&scenario, seed, Tracing::Off)).collect();
-    for report in &reports {
-        assert!(report.is_clean(), "{words}: {report}");
-        assert!(report.counts.committed > 0, "nothing was tried: {report}");
-    }
-    reports
+    clean(&scenario(name, words), seeds)
 }
 
 #[test]

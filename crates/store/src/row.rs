@@ -43,6 +43,10 @@ impl VersionRef<'_> {
 
 /// The format of a row; its first byte.
 const ROW_FORMAT: u8 = 1;
+/// Format, timestamp, and whether there is a value.
+const HEAD_BYTES: usize = 18;
+/// The value's length, before it.
+const LENGTH_BYTES: usize = 4;
 
 /// Appends a version as a row of the base table. A deletion is a row too, so that a late, older write stays older.
 pub(crate) fn encode(version: &Version, out: &mut Vec<u8>) {
@@ -53,8 +57,8 @@ pub(crate) fn encode(version: &Version, out: &mut Vec<u8>) {
 
 /// How many bytes [`encode`] writes.
 pub(crate) fn encoded_bytes(version: &Version) -> usize {
-    let value = version.value.as_ref().map_or(0, |value| 4 + value.as_bytes().len());
-    18 + value
+    let value = version.value.as_ref().map_or(0, |value| LENGTH_BYTES + value.as_bytes().len());
+    HEAD_BYTES + value
 }
 
 /// The timestamp of a row that [`encode`] has written.
@@ -78,18 +82,18 @@ pub(crate) fn key_of(key: &[u8]) -> Result<Key, StoreError> {
 
 /// How many bytes the value has of a row that [`encode`] has written.
 pub(crate) fn value_bytes(row: &[u8]) -> usize {
-    row.len().saturating_sub(22)
+    row.len().saturating_sub(HEAD_BYTES + LENGTH_BYTES)
 }
 
 /// Reads a row of the base table back. The base table has checksums of its own, so a row that cannot be read is damage.
 pub(crate) fn decode<'a>(key: &Key, row: &'a [u8]) -> Result<VersionRef<'a>, StoreError> {
     let corrupt = |reason: String| StoreError::Corrupt { location: format!("the base table's row of {key}"), offset: 0, reason };
     let short = || corrupt("it is shorter than a row".to_owned());
-    let (head, value) = row.split_at_checked(18).ok_or_else(short)?;
+    let (head, value) = row.split_at_checked(HEAD_BYTES).ok_or_else(short)?;
     if head[0] != ROW_FORMAT {
         return Err(corrupt(format!("it has format {}", head[0])));
     }
-    let value = match (head[17], value.split_first_chunk::<4>()) {
+    let value = match (head[HEAD_BYTES - 1], value.split_first_chunk::<LENGTH_BYTES>()) {
         (0, None) if value.is_empty() => None,
         (1, Some((length, value))) if u32::from_le_bytes(*length) as usize == value.len() && value.len() <= VALUE_BYTES_MAX => Some(value),
         (0 | 1, _) => return Err(corrupt("its value has another length than it says".to_owned())),

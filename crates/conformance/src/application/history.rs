@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use simulator::Outcomes;
 use types::{Key, KeyRange, Value};
 
 use super::keys;
@@ -69,8 +70,44 @@ impl Record {
     }
 }
 
+/// What honest clients did, in the order in which they began.
+#[derive(Debug, Default)]
+pub(crate) struct Records(Vec<Record>);
+
+impl Records {
+    /// A client begins a transaction. Gives the number under which it is known here.
+    pub fn begins(&mut self, record: Record) -> usize {
+        self.0.push(record);
+        self.0.len() - 1
+    }
+
+    /// It is told what came of it, and what was found.
+    pub fn ends(&mut self, number: usize, now: u64, told: Told, found: Vec<(Key, Option<Value>)>) {
+        let record = &mut self.0[number];
+        record.told = told;
+        record.ended = (told == Told::Committed).then_some(now);
+        record.reads.extend(found);
+    }
+
+    /// Whether the transaction of this number writes nothing.
+    pub fn reads_alone(&self, number: usize) -> bool {
+        self.0[number].writes.is_empty()
+    }
+
+    /// What is wrong, as [`check`] says.
+    pub fn check(&self) -> Vec<(&'static str, String)> {
+        check(&self.0)
+    }
+
+    /// How many clients were told what.
+    pub fn outcomes(&self) -> Outcomes {
+        let count = |told| self.0.iter().filter(|record| record.told == told).count() as u64;
+        Outcomes { committed: count(Told::Committed), aborted: count(Told::Aborted), unknown: count(Told::Nothing) }
+    }
+}
+
 /// What is wrong with what honest clients saw: the checker that says so, and a sentence.
-pub(crate) fn check(records: &[Record]) -> Vec<(&'static str, String)> {
+fn check(records: &[Record]) -> Vec<(&'static str, String)> {
     let mut wrong = Vec::new();
     let mut writers: BTreeMap<(&Key, &Value), usize> = BTreeMap::new();
     for (at, record) in records.iter().enumerate() {

@@ -18,7 +18,7 @@ use simulator::{Outcomes, Violations};
 use types::{ClientId, Cluster, ClusterId, Key, Party, ReplicaId, Value};
 
 use super::Augustus;
-use crate::application::history::{self, Record, Told};
+use crate::application::history::{Record, Records, Told};
 use crate::augustus::statements::Statements;
 
 /// Who watches whole clusters.
@@ -27,26 +27,22 @@ pub struct Checker {
     violations: Violations,
     cluster: ClusterId,
     statements: Statements,
-    records: Vec<Record>,
+    records: Records,
 }
 
 impl Checker {
     pub(super) fn new(cluster: &Arc<Cluster>) -> Self {
-        Self { violations: Violations::default(), cluster: cluster.id(), statements: Statements::default(), records: Vec::new() }
+        Self { violations: Violations::default(), cluster: cluster.id(), statements: Statements::default(), records: Records::default() }
     }
 
     /// An honest client begins a transaction. Gives the number under which it is known here.
     pub(super) fn begins(&mut self, record: Record) -> usize {
-        self.records.push(record);
-        self.records.len() - 1
+        self.records.begins(record)
     }
 
     /// It is told what came of it, and what was found.
     pub(super) fn ends(&mut self, number: usize, now: u64, told: Told, found: Vec<(Key, Option<Value>)>) {
-        let record = &mut self.records[number];
-        record.told = told;
-        record.ended = (told == Told::Committed).then_some(now);
-        record.reads.extend(found);
+        self.records.ends(number, now, told, found);
     }
 
     pub(super) fn refused(&mut self, client: ClientId, refusal: &Refusal) {
@@ -72,13 +68,12 @@ impl simulator::Checker<Augustus> for Checker {
     fn believed(&mut self, _message: &Message) {}
 
     fn finish(&mut self) {
-        for (checker, what) in history::check(&self.records) {
+        for (checker, what) in self.records.check() {
             self.violations.add(checker, what);
         }
     }
 
     fn outcomes(&self) -> Outcomes {
-        let count = |told| self.records.iter().filter(|record| record.told == told).count() as u64;
-        Outcomes { committed: count(Told::Committed), aborted: count(Told::Aborted), unknown: count(Told::Nothing) }
+        self.records.outcomes()
     }
 }

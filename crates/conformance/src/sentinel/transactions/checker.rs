@@ -18,7 +18,7 @@ use simulator::{Checker, Outcomes, Violations};
 use types::{ClientId, Key, Party, ReplicaId, Value};
 
 use super::{Transactions, TransactionsCounts};
-use crate::application::history::{self, Record, Told};
+use crate::application::history::{Record, Records, Told};
 use crate::sentinel::ensemble::Ensemble;
 use crate::sentinel::ensemble::checker::EnsembleChecker;
 use crate::sentinel::ensemble::message::{Message, Report};
@@ -29,28 +29,24 @@ type Nothing = crate::sentinel::Nothing<Message>;
 #[derive(Debug)]
 pub struct TransactionsChecker {
     servers: EnsembleChecker,
-    records: Vec<Record>,
+    records: Records,
     counts: TransactionsCounts,
 }
 
 impl TransactionsChecker {
     pub(super) fn new() -> Self {
-        Self { servers: EnsembleChecker::new(), records: Vec::new(), counts: TransactionsCounts::default() }
+        Self { servers: EnsembleChecker::new(), records: Records::default(), counts: TransactionsCounts::default() }
     }
 
     /// A client asks for a commit. Gives the number under which it is known here.
     pub(super) fn begins(&mut self, record: Record) -> usize {
-        self.records.push(record);
-        self.records.len() - 1
+        self.records.begins(record)
     }
 
     /// It is told what came of it, and what was found.
     pub(super) fn ends(&mut self, number: usize, now: u64, told: Told, found: Vec<(Key, Option<Value>)>) {
-        let record = &mut self.records[number];
-        record.told = told;
-        record.ended = (told == Told::Committed).then_some(now);
-        record.reads.extend(found);
-        let reads_alone = told == Told::Committed && record.writes.is_empty();
+        self.records.ends(number, now, told, found);
+        let reads_alone = told == Told::Committed && self.records.reads_alone(number);
         self.counts.read_alone += u64::from(reads_alone);
     }
 
@@ -84,14 +80,13 @@ impl Checker<Transactions> for TransactionsChecker {
     }
 
     fn finish(&mut self) {
-        for (checker, what) in history::check(&self.records) {
+        for (checker, what) in self.records.check() {
             self.servers.broken(checker, what);
         }
     }
 
     fn outcomes(&self) -> Outcomes {
-        let count = |told| self.records.iter().filter(|record| record.told == told).count() as u64;
-        Outcomes { committed: count(Told::Committed), aborted: count(Told::Aborted), unknown: count(Told::Nothing) }
+        self.records.outcomes()
     }
 
     fn count(&self, counts: &mut TransactionsCounts) {
