@@ -449,7 +449,8 @@ fn scan_reply(choices: &mut Choices<'_>) -> Message {
     } else {
         rows.retain(|row| row.key < end);
     }
-    Message::ScanReply { request: u64::from(choices.byte()), clock: NOW, rows, end, prepared }
+    let request = u64::from(choices.byte());
+    Message::ScanReply { request, clock: NOW, rows, end, prepared, is_promised: request % 4 < 3 }
 }
 
 /// An answer to a read, whichever.
@@ -468,7 +469,8 @@ pub fn read_reply(choices: &mut Choices<'_>) -> Message {
         ]);
         ReadResult { version, value, pending }
     });
-    Message::ReadReply { request, clock: [NOW, 0, u64::MAX][prepared.len() % 3], results: results.collect(), prepared }
+    let (clock, results) = ([NOW, 0, u64::MAX][prepared.len() % 3], results.collect());
+    Message::ReadReply { request, clock, results, prepared, is_promised: request % 4 < 3 }
 }
 
 fn timestamp(choices: &mut Choices<'_>) -> Timestamp {

@@ -671,13 +671,15 @@ impl Machine for Coordinator {
             Input::Command(Command::Reconfigure { cluster }) => self.on_reconfigure_command(now, cluster, outbox),
             Input::Message { from: Party::Replica(from), message } => {
                 match message.into_inner() {
-                    Message::ReadReply { request, clock, results, prepared } => {
+                    Message::ReadReply { request, clock, results, prepared, is_promised } => {
                         self.note_clock(now, from, request, clock);
-                        self.on_read_reply(now, from, request, results, &prepared, outbox);
+                        let is_promised = is_promised || broken(Mutant::UnpromisedCounted);
+                        self.on_read_reply(now, from, request, (results, &prepared, is_promised), outbox);
                     }
-                    Message::ScanReply { request, clock, rows, end, prepared } => {
+                    Message::ScanReply { request, clock, rows, end, prepared, is_promised } => {
                         self.note_clock(now, from, request, clock);
-                        self.on_scan_reply(now, from, request, (rows, end), prepared, outbox);
+                        let is_promised = is_promised || broken(Mutant::UnpromisedCounted);
+                        self.on_scan_reply(now, from, request, (rows, end), (prepared, is_promised), outbox);
                     }
                     Message::ClockReply { asked_at, clock } => {
                         if let Some(clocks) = &mut self.clocks {

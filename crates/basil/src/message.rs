@@ -56,6 +56,9 @@ pub enum Message {
         /// The prepared transactions that the results name, each once. All of each is shown, so that its name can be
         /// checked and whoever comes to depend on it can finish it.
         prepared: Vec<Transaction>,
+        /// Whether the replica votes for no write from now on that would come between what it shows and the reader's timestamp. Else the answer
+        /// is true as it is said, and validates nothing (`held_off.rs`).
+        is_promised: bool,
     },
 
     /// Client to replica, while a transaction runs: what lies in `range` below `timestamp`?
@@ -81,6 +84,8 @@ pub enum Message {
         end: Key,
         /// The prepared transactions that the rows name, each once.
         prepared: Vec<Transaction>,
+        /// The same of a page.
+        is_promised: bool,
     },
 
     // Clocks.
@@ -450,7 +455,7 @@ impl Compress for Message {
                 certificate.compress(compression, out);
                 relay.encode(out);
             }
-            Self::ReadReply { request, clock, results, prepared } => {
+            Self::ReadReply { request, clock, results, prepared, is_promised } => {
                 // Growing step by step to the size of a large answer costs more than filling it.
                 out.reserve(results.iter().map(ReadResult::bytes_about).sum());
                 out.push(6);
@@ -458,6 +463,7 @@ impl Compress for Message {
                 clock.encode(out);
                 encode_sequence(results, out);
                 encode_sequence(prepared, out);
+                is_promised.encode(out);
             }
             Self::Voted { vote, conflict } => {
                 out.push(7);
@@ -556,7 +562,7 @@ impl Compress for Message {
                 range.encode(out);
                 limit.encode(out);
             }
-            Self::ScanReply { request, clock, rows, end, prepared } => {
+            Self::ScanReply { request, clock, rows, end, prepared, is_promised } => {
                 out.reserve(rows.iter().map(ScanRow::bytes_about).sum());
                 out.push(27);
                 request.encode(out);
@@ -564,6 +570,7 @@ impl Compress for Message {
                 encode_sequence(rows, out);
                 end.encode(out);
                 encode_sequence(prepared, out);
+                is_promised.encode(out);
             }
             Self::PreparedQuery { up_to, after } => {
                 out.push(30);
@@ -607,6 +614,7 @@ impl Compress for Message {
                 clock: u64::decode(reader)?,
                 results: reader.sequence("read results", READ_KEYS_MAX)?,
                 prepared: reader.sequence("prepared transactions", READ_KEYS_MAX)?,
+                is_promised: bool::decode(reader)?,
             },
             7 => Self::Voted { vote: SignedVote::decompress(reader, compression)?, conflict: compression.decompress_option(reader)? },
             8 => Self::Logged { logged: SignedLogged::decode(reader)? },
@@ -655,6 +663,7 @@ impl Compress for Message {
                 rows: reader.sequence("a range's keys", SCAN_ROWS_MAX)?,
                 end: Key::decode(reader)?,
                 prepared: reader.sequence("prepared transactions", SCAN_ROWS_MAX)?,
+                is_promised: bool::decode(reader)?,
             },
             30 => Self::PreparedQuery { up_to: u64::decode(reader)?, after: Option::decode(reader)? },
             31 => Self::PreparedReply {

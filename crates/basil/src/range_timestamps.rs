@@ -43,10 +43,15 @@ impl RangeTimestamps {
         read_at.max(self.floor)
     }
 
+    /// Whether all of `range` has been read at `timestamp` or later, as far as one look tells.
+    pub fn has(&self, range: &KeyRange, timestamp: Timestamp) -> bool {
+        let piece = self.pieces.range::<Key, _>((Bound::Unbounded, Bound::Included(range.low()))).next_back();
+        timestamp <= self.floor || piece.is_some_and(|(_, (high, read_at))| range.high() <= high && timestamp <= *read_at)
+    }
+
     /// `range` is read at `timestamp`.
     pub fn raise(&mut self, range: &KeyRange, timestamp: Timestamp) {
-        let piece = self.pieces.range::<Key, _>((Bound::Unbounded, Bound::Included(range.low()))).next_back();
-        if timestamp <= self.floor || piece.is_some_and(|(_, (high, read_at))| range.high() <= high && timestamp <= *read_at) {
+        if self.has(range, timestamp) {
             return;
         }
         self.cut(range.low());
@@ -132,6 +137,7 @@ mod tests {
         let times: Vec<u64> = [9, 10, 14, 15, 29, 30].iter().map(|number| timestamps.get(&key(*number)).time).collect();
         assert_eq!(times, [0, 5, 5, 7, 7, 0]);
         assert_eq!(timestamps.pieces.len(), 2, "what was read again is no piece of its own");
+        assert!(timestamps.has(&range(16, 30), at(7)) && !timestamps.has(&range(16, 30), at(8)) && !timestamps.has(&range(16, 31), at(7)));
     }
 
     #[test]

@@ -69,15 +69,15 @@ impl KeyReplies {
         &self.key
     }
 
-    /// Takes in what replica `index` has of the key, below `before`; what it said earlier counts no more. A reply
-    /// that cannot be true is left out.
-    pub fn add(&mut self, index: u16, result: ReadResult, prepared: Option<&Transaction>, before: Timestamp) {
+    /// Takes in what replica `index` has of the key, below `before`, and whether it promises that nothing comes between; what it said
+    /// earlier counts no more. A reply that cannot be true is left out.
+    pub fn add(&mut self, index: u16, (result, is_promised): (ReadResult, bool), prepared: Option<&Transaction>, before: Timestamp) {
         self.committed.iter_mut().for_each(|(_, _, voters)| voters.remove(index));
         self.prepared.iter_mut().for_each(|(_, voters)| voters.remove(index));
         self.heard.insert(index);
         self.last.iter_mut().for_each(|(_, voters)| voters.remove(index));
         let prepared = prepared.filter(|one| one.timestamp() < before && one.write_of(&self.key).is_some());
-        if let Some(last) = last_version(&result, prepared) {
+        if let Some(last) = last_version(&result, prepared).filter(|_| is_promised) {
             match self.last.iter_mut().find(|(version, _)| *version == last) {
                 Some((_, voters)) => drop(voters.insert(index)),
                 None => self.last.push((last, Voters::of(index))),

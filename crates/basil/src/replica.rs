@@ -3,7 +3,7 @@
 //! This file has a transaction's whole way at a replica: which message goes where, the vote (ST1, §4.2), the logged decision
 //! (ST2), and the conclusion (§4.3). Algorithm 1 itself is in [`crate::check`], and what the replica knows in
 //! `transaction_table.rs`. The folder has the rest: `reads` (§4.1) and `scans`; `recovery` and `stall_detector` (§5); `admission`, which
-//! limits what is taken in and shown, and `client_limits`; and what a finite memory and journal require: `housekeeping`, `restart`,
+//! limits what is taken in and shown, `client_limits` and `held_off`; and what a finite memory and journal require: `housekeeping`, `restart`,
 //! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by
 //! [`catch_up`], and whoever lost its disk comes back by [`rebuild`].
 
@@ -12,6 +12,7 @@ mod admission;
 pub mod catch_up;
 mod client_limits;
 mod early_requests;
+mod held_off;
 mod housekeeping;
 mod interface;
 pub mod orphan_resolution;
@@ -38,6 +39,7 @@ use self::admission::{author, is_author, note_requester};
 use self::catch_up::CatchUp;
 use self::client_limits::ReadLimiter;
 use self::early_requests::EarlyRequests;
+use self::held_off::HeldOff;
 use self::housekeeping::Sweep;
 use self::orphan_resolution::{Answer, StatusQueries};
 use self::rebuild::Rebuild;
@@ -75,6 +77,8 @@ pub struct Replica<M: StorageBackend> {
     liars: BTreeMap<ClientId, [u8; 32]>,
     /// Requests that came before their time.
     early: EarlyRequests,
+    /// Readers that held off writers of late.
+    held_off: HeldOff,
     /// What others have said of old transactions that this replica holds undecided.
     status_queries: StatusQueries,
     /// What is compared with the others' of the shard, and what they say that this replica lacks.
@@ -505,6 +509,9 @@ impl<M: StorageBackend> Replica<M> {
                     let client = transaction.timestamp().client;
                     out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
                     self.refuse_known_liar(client);
+                }
+                if abort_reason == AbortReason::ReadTimestamp {
+                    self.note_held_off(now, transaction);
                 }
                 let conflict = self.conflict_of(now, abort_reason);
                 self.cast(id, Vote::Abort, Some(abort_reason), conflict, out);

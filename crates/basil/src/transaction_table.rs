@@ -538,6 +538,16 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.read_timestamps.raise(key, timestamp);
     }
 
+    /// The newest reader of `key` and that of a range that holds it, or later ones.
+    pub fn readers_of(&self, key: &Key) -> (Timestamp, Timestamp) {
+        (self.read_timestamps.get(key), self.range_timestamps.get(key))
+    }
+
+    /// Whether all of `range` is known to have been read at `timestamp` or later.
+    pub fn is_range_read(&self, range: &KeyRange, timestamp: Timestamp) -> bool {
+        self.range_timestamps.has(range, timestamp)
+    }
+
     /// Remembers that `range` was read at `timestamp`.
     pub fn raise_range_timestamp(&mut self, range: &KeyRange, timestamp: Timestamp) {
         self.range_timestamps.raise(range, timestamp);

@@ -133,6 +133,24 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
     assert_eq!(replica.load(), (0, 0));
 }
 
+/// Else one client could hold writers off, and it would be the other that is promised nothing then.
+#[test]
+fn who_reads_in_the_name_of_another_is_promised_nothing() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let now = Time(NOW_MS * 1_000_000);
+    let mut replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
+    let mut is_promised = |ms: u64, client: u64| {
+        let read = Message::Read { request: 1, timestamp: Timestamp::new(ms * 1_000_000, ClientId(client)), keys: vec![Key::from("a")] };
+        match answer(&members, &mut replica, HONEST, read).as_slice() {
+            [Message::ReadReply { is_promised, .. }] => *is_promised,
+            other => panic!("it is answered once: {other:?}"),
+        }
+    };
+    assert_eq!([1, 2, 0].map(|client| is_promised(NOW_MS, client)), [true, false, true], "nobody's name is as good as the reader's own");
+    assert!(is_promised(NOW_MS - 1_001, 2), "the past is everybody's");
+}
+
 /// Limits that the operators set for one client are kept, and follow a new configuration at once, as rights do.
 #[test]
 fn a_client_is_held_to_its_limits_and_rights_as_the_operators_change_them() {

@@ -170,7 +170,7 @@ fn the_past_is_read_though_a_reader_of_the_present_would_begin_again() {
     let mut client = Client::new();
     let nothing = |clock| {
         let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
-        move |request| Message::ReadReply { request, clock, results: vec![result.clone()], prepared: Vec::new() }
+        move |request| Message::ReadReply { request, clock, results: vec![result.clone()], prepared: Vec::new(), is_promised: true }
     };
     // All clocks are found to be ten seconds ahead: what was begun before may be too low.
     let step = NOW.time + 11_000_000_000;

@@ -72,6 +72,9 @@ mutants! {
     RangeContradicted: "ranges", "a transaction commits though one of its reads and one of its ranges tell of a key otherwise";
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
+    UnpromisedCounted: "held off", "an answer that promises nothing validates a read";
+    HeldOffForgotten: "held off", "a reader that held off a writer is promised again at once that nothing comes between";
+    PastUnpromised: "held off", "nor is a reader of the past promised anything, who holds nobody off";
     WriteFloorIgnored: "Alg. 1 L12, after a restart", "a replica that comes back lets be written what it once let be read";
     RestoredReaderMissed: "Alg. 1 L10, after a restart", "a replica that comes back lets be written below what committed transactions have read";
     ReadCeilingUnlogged: "Alg. 1 L12, after a restart", "how far it let keys be read is not written down";

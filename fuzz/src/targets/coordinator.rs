@@ -232,7 +232,8 @@ impl Process {
             2 => ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::Prepared(0) },
             _ => ReadResult { version: Timestamp::new(7, CLIENTS[0]), value: None, pending: PendingWrite::Hidden },
         });
-        let message = Message::ReadReply { request, clock: self.now, results: results.collect(), prepared: vec![writer] };
+        let (results, prepared) = (results.collect(), vec![writer]);
+        let message = Message::ReadReply { request, clock: self.now, results, prepared, is_promised: who >> REPLICAS < 3 };
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
             self.hear(Party::Replica(ReplicaId { shard, index }), message.clone());
         }
@@ -250,7 +251,8 @@ impl Process {
         let somewhere = Key::from(choices.one_of(&KEYS));
         let end = choices.one_of(&[range.high().clone(), somewhere, range.low().clone()]);
         let inside = rows.into_iter().filter(|row| range.contains(&row.key) && row.key < end);
-        let message = Message::ScanReply { request, clock: self.now, rows: inside.collect(), end, prepared };
+        let rows = inside.collect();
+        let message = Message::ScanReply { request, clock: self.now, rows, end, prepared, is_promised: who >> REPLICAS < 3 };
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
             self.hear(Party::Replica(ReplicaId { shard, index }), message.clone());
         }
@@ -262,11 +264,11 @@ impl Process {
     }
 
     fn hear(&mut self, from: Party, message: Message) {
-        if let (Party::Replica(from), Message::ReadReply { request, results, prepared, .. }) = (from, &message) {
-            self.note_reply(from, *request, results, prepared);
+        if let (Party::Replica(from), Message::ReadReply { request, results, prepared, is_promised, .. }) = (from, &message) {
+            self.note_reply(from, *request, results, prepared, *is_promised);
         }
-        if let (Party::Replica(from), Message::ScanReply { request, rows, end, prepared, .. }) = (from, &message) {
-            self.note_page(from, *request, rows, end, prepared);
+        if let (Party::Replica(from), Message::ScanReply { request, rows, end, prepared, is_promised, .. }) = (from, &message) {
+            self.note_page(from, *request, (rows, end), prepared, *is_promised);
         }
         let received = if generators::is_writable(&message) {
             Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what can be written can be read")
@@ -278,20 +280,20 @@ impl Process {
         self.look();
     }
 
-    fn note_reply(&mut self, from: ReplicaId, request: u64, results: &[ReadResult], prepared: &[Transaction]) {
+    fn note_reply(&mut self, from: ReplicaId, request: u64, results: &[ReadResult], prepared: &[Transaction], is_promised: bool) {
         let Some((timestamp, keys)) = self.requests.get(&request).cloned() else { return };
-        self.note(from, timestamp, keys.iter().zip(results.iter().cloned()), prepared);
+        self.note(from, timestamp, keys.iter().zip(results.iter().cloned()), prepared, is_promised);
     }
 
     /// A page also says that there is nothing of the keys that it does not name.
-    fn note_page(&mut self, from: ReplicaId, request: u64, rows: &[ScanRow], end: &Key, prepared: &[Transaction]) {
+    fn note_page(&mut self, from: ReplicaId, request: u64, (rows, end): (&[ScanRow], &Key), prepared: &[Transaction], is_promised: bool) {
         let Some((timestamp, _, range)) = self.pages.get(&request).cloned() else { return };
         let keys: Vec<Key> = KEYS.into_iter().map(Key::from).filter(|key| range.contains(key) && key < end).collect();
         let result = |key: &Key| {
             let named = rows.iter().find(|row| row.key == *key).map(|row| row.result.clone());
             named.unwrap_or(ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None })
         };
-        self.note(from, timestamp, keys.iter().map(|key| (key, result(key))), prepared);
+        self.note(from, timestamp, keys.iter().map(|key| (key, result(key))), prepared, is_promised);
     }
 
     fn note<'a>(
@@ -300,20 +302,24 @@ impl Process {
         timestamp: Timestamp,
         results: impl Iterator<Item = (&'a Key, ReadResult)>,
         prepared: &[Transaction],
+        is_promised: bool,
     ) {
         let reading = self.readings.entry(timestamp).or_default();
         for (key, result) in results {
             let value = result.value.as_ref().map(|value| value.as_bytes().to_vec());
             if fixture().cluster.shard_of(key) == from.shard {
                 reading.committed.insert((key.clone(), result.version, value, from.index));
-                match result.pending {
+                let last = match result.pending {
                     PendingWrite::Prepared(place) => {
                         let Some(writer) = prepared.get(usize::from(place)) else { continue };
                         reading.prepared.insert((key.clone(), writer.id(), from.index));
-                        self.validated.insert((timestamp, key.clone(), writer.timestamp(), from.index));
+                        Some(writer.timestamp())
                     }
-                    PendingWrite::None => drop(self.validated.insert((timestamp, key.clone(), result.version, from.index))),
-                    PendingWrite::Hidden => {}
+                    PendingWrite::None => Some(result.version),
+                    PendingWrite::Hidden => None,
+                };
+                if let Some(last) = last.filter(|_| is_promised) {
+                    self.validated.insert((timestamp, key.clone(), last, from.index));
                 }
             }
         }

@@ -78,16 +78,20 @@ impl Machine for Overheard {
         let (sends_before, unsigned_before) = (outbox.sends.len(), outbox.unsigned.len());
         self.node.step(now, input, outbox);
         for (to, answer) in &outbox.sends[sends_before..] {
-            if let (Some((from, timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
+            if let (Some((from, timestamp, keys)), Message::ReadReply { results, prepared, is_promised, .. }) = (&read, answer) {
                 assert_eq!(to, from);
                 check_read(*timestamp, keys, results, prepared);
-                self.promises.lets_read(*timestamp, keys, results, prepared);
+                if *is_promised {
+                    self.promises.lets_read(*timestamp, keys, results, prepared);
+                }
             }
-            if let (Some((from, timestamp, range)), Message::ScanReply { rows, end, prepared, .. }) = (&scan, answer) {
+            if let (Some((from, timestamp, range)), Message::ScanReply { rows, end, prepared, is_promised, .. }) = (&scan, answer) {
                 assert_eq!(to, from);
                 let (keys, results) = told_of(range, rows, end);
                 check_read(*timestamp, &keys, &results, prepared);
-                self.promises.lets_read(*timestamp, &keys, &results, prepared);
+                if *is_promised {
+                    self.promises.lets_read(*timestamp, &keys, &results, prepared);
+                }
             }
             if let Message::StatusReply { id, versions, .. } = answer {
                 self.promises.lets_go(*id, queried, versions);

@@ -188,12 +188,11 @@ impl Coordinator {
         now: Time,
         from: ReplicaId,
         number: u64,
-        results: Vec<ReadResult>,
-        prepared: &[Transaction],
+        (results, prepared, is_promised): (Vec<ReadResult>, &[Transaction], bool),
         out: &mut Out,
     ) {
         let Some(request) = self.requests.get_mut(&number) else {
-            self.on_confirmed(now, from, number, Some((&results, prepared)), out);
+            self.on_confirmed(now, from, number, is_promised.then_some((&results, prepared)), out);
             return;
         };
         let Some(operation) = self.operations.get(&request.operation) else { return };
@@ -208,7 +207,7 @@ impl Coordinator {
         }
         for (replies, result) in request.keys.iter_mut().zip(results) {
             let writer = result.pending.writer(prepared);
-            replies.add(from.index, result, writer, operation.timestamp);
+            replies.add(from.index, (result, is_promised), writer, operation.timestamp);
         }
         // It is up, and answers reads in time.
         if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {

@@ -70,6 +70,7 @@ struct ScanAnswer {
     rows: BTreeMap<Key, ReadResult>,
     prepared: Vec<Transaction>,
     end: Key,
+    is_promised: bool,
 }
 
 /// What the answers to a page amount to.
@@ -89,7 +90,7 @@ impl ScanRequest {
         let complete = if broken(Mutant::RangeOfOne) { 1 } else { complete };
         let end = (*ends.get(complete.checked_sub(1)?)?).clone();
         let mut validated = Voters::default();
-        for answer in self.answers.iter().filter(|answer| answer.end >= end) {
+        for answer in self.answers.iter().filter(|answer| answer.is_promised && answer.end >= end) {
             validated.insert(answer.from);
         }
         let keys: BTreeSet<&Key> = self.answers.iter().flat_map(|answer| answer.rows.range(..&end).map(|(key, _)| key)).collect();
@@ -100,7 +101,7 @@ impl ScanRequest {
                 let nothing = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
                 let result = answer.rows.get(key).cloned().unwrap_or(nothing);
                 let writer = result.pending.writer(&answer.prepared);
-                replies.add(answer.from, result, writer, timestamp);
+                replies.add(answer.from, (result, answer.is_promised), writer, timestamp);
             }
             let choice = replies.choose(needed, quorums, |transaction| fresh.contains(transaction.id()));
             validated = match &choice {
@@ -244,7 +245,7 @@ impl Coordinator {
         from: ReplicaId,
         number: u64,
         (rows, end): (Vec<ScanRow>, Key),
-        prepared: Vec<Transaction>,
+        (prepared, is_promised): (Vec<Transaction>, bool),
         out: &mut Out,
     ) {
         let Some(request) = self.scan_requests.get_mut(&number) else { return };
@@ -261,7 +262,7 @@ impl Coordinator {
         }
         request.answers.retain(|answer| answer.from != from.index);
         let rows = rows.into_iter().map(|row| (row.key, row.result)).collect();
-        request.answers.push(ScanAnswer { from: from.index, rows, prepared, end });
+        request.answers.push(ScanAnswer { from: from.index, rows, prepared, end, is_promised });
         if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {
             suspects.remove(from.index);
         }

@@ -19,7 +19,7 @@ use types::ClientId;
 use crate::transaction::Transaction;
 
 /// A transaction counts once more for each so many keys that it reads and writes.
-const KEYS_OF_ONE: usize = 64;
+const KEYS_OF_ONE: usize = 8;
 
 /// What each client has left, as the time until which it owes: that of one transaction for each that it has left.
 #[derive(Debug)]
@@ -102,10 +102,10 @@ mod tests {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
         let large = of(4_096);
         let until = abandonment_limiter.abandoned(at(0), &large);
-        assert_eq!(until, at(6_500));
+        assert_eq!(until, at(51_300));
         abandonment_limiter.forgive(at(1), &large, until);
         assert!(!abandonment_limiter.over_limit(at(1), C1));
-        assert_eq!(abandonment_limiter.abandoned(at(0), &of(63)), at(100));
+        assert_eq!(abandonment_limiter.abandoned(at(0), &of(7)), at(100));
     }
 
     #[test]

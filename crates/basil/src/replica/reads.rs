@@ -41,12 +41,13 @@ impl<M: StorageBackend> Replica<M> {
             self.refuse(from, Subject::Request(request), refusal, out);
             return Ok(());
         }
+        let is_promised = self.may_promise(now, from, timestamp, keys);
         self.table.raise_read_ceiling(timestamp.time);
         self.table.store.prefetch(keys.iter());
         let mut results = Vec::with_capacity(keys.len());
         let mut shown = Shown::default();
         for key in keys {
-            if !broken(Mutant::ReadTimestampUnraised) {
+            if is_promised && !broken(Mutant::ReadTimestampUnraised) {
                 self.table.raise_read_timestamp(key, timestamp);
             }
             let (committed, prepared_last) = self.table.newest_before(key, timestamp, |committed| committed.to_version())?;
@@ -59,7 +60,7 @@ impl<M: StorageBackend> Replica<M> {
         let Shown { prepared, bytes, .. } = shown;
         self.counts.keys_read += keys.len() as u64;
         self.charge_reads(now, from, keys.len());
-        out.send_large(from, Message::ReadReply { request, clock: self.table.clock(since), results, prepared }, bytes);
+        out.send_large(from, Message::ReadReply { request, clock: self.table.clock(since), results, prepared, is_promised }, bytes);
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use super::abandonment_limiter::AbandonmentLimiter;
 use super::catch_up::CatchUp;
 use super::client_limits::ReadLimiter;
 use super::early_requests::EarlyRequests;
+use super::held_off::HeldOff;
 use super::housekeeping::next_checkpoint;
 use super::orphan_resolution::StatusQueries;
 use super::rebuild::Rebuild;
@@ -83,6 +84,7 @@ impl<M: StorageBackend> Replica<M> {
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
             early: EarlyRequests::default(),
+            held_off: HeldOff::new(options.seed),
             status_queries: StatusQueries::default(),
             catch_up: CatchUp::new(me, &options, now),
             divergences: Divergences::default(),

@@ -65,7 +65,9 @@ impl<M: StorageBackend> Replica<M> {
                 None => break part.high().clone(),
             }
         };
-        if let Some(read) = KeyRange::new(part.low().clone(), end.clone())
+        let read = KeyRange::new(part.low().clone(), end.clone());
+        let is_promised = read.as_ref().is_none_or(|read| self.may_promise_range(now, from, timestamp, read));
+        if let Some(read) = read.filter(|_| is_promised)
             && !broken(Mutant::RangeTimestampUnraised)
         {
             self.table.raise_range_timestamp(&read, timestamp);
@@ -75,7 +77,7 @@ impl<M: StorageBackend> Replica<M> {
         let (clock, bytes, prepared) = (self.table.clock(since), shown.bytes, shown.prepared);
         // Keys without values take room, too.
         let bytes = bytes + rows.iter().map(|row| row.key.as_bytes().len()).sum::<usize>();
-        out.send_large(from, Message::ScanReply { request, clock, rows, end, prepared }, bytes);
+        out.send_large(from, Message::ScanReply { request, clock, rows, end, prepared, is_promised }, bytes);
         Ok(())
     }
 

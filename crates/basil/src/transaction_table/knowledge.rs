@@ -105,6 +105,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
     }
 
     fn read_timestamp(&self, key: &Key) -> Timestamp {
-        self.table.read_timestamps.get(key).max(self.table.range_timestamps.get(key))
+        let (by_key, by_range) = self.table.readers_of(key);
+        by_key.max(by_range)
     }
 }

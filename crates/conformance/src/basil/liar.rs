@@ -436,12 +436,12 @@ impl simulator::Liar<Basil> for Liar {
         }
         for (to, message) in &mut *sends {
             match message {
-                Message::ReadReply { request, clock, results, prepared } => {
+                Message::ReadReply { request, clock, results, prepared, .. } => {
                     *clock = another_time(*clock, *request);
                     let asked = self.readers.get(&(*to, *request)).cloned();
                     self.bend_reply(asked, results, prepared);
                 }
-                Message::ScanReply { request, clock, rows, end, prepared } => {
+                Message::ScanReply { request, clock, rows, end, prepared, .. } => {
                     *clock = another_time(*clock, *request);
                     if let Some((timestamp, range)) = self.ranges.get(&(*to, *request)).cloned() {
                         self.bend_page(timestamp, &range, rows, end, prepared);

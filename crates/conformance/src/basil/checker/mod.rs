@@ -291,10 +291,10 @@ impl Checker {
     /// An honest replica answers a client's read.
     fn answered(&mut self, by: ReplicaId, client: ClientId, timestamp: Timestamp, question: &Question, message: &Message) {
         match (question, message) {
-            (Question::Keys(keys), Message::ReadReply { results, prepared, .. }) => {
-                self.told_of(by, client, timestamp, keys.iter().zip(results.iter().cloned()), prepared);
+            (Question::Keys(keys), Message::ReadReply { results, prepared, is_promised, .. }) => {
+                self.told_of(by, (client, timestamp), keys.iter().zip(results.iter().cloned()), prepared, *is_promised);
             }
-            (Question::Range(range), Message::ScanReply { rows, end, prepared, .. }) => {
+            (Question::Range(range), Message::ScanReply { rows, end, prepared, is_promised, .. }) => {
                 // It also says that there is nothing of whatever else lies before its end.
                 let mut keys = plan::all_keys();
                 keys.retain(|key| range.contains(key) && key < end && self.cluster.shard_of(key) == by.shard);
@@ -302,25 +302,25 @@ impl Checker {
                     let row = rows.iter().find(|row| row.key == *key).map(|row| row.result.clone());
                     row.unwrap_or(ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None })
                 };
-                self.told_of(by, client, timestamp, keys.iter().map(|key| (key, result(key))), prepared);
+                self.told_of(by, (client, timestamp), keys.iter().map(|key| (key, result(key))), prepared, *is_promised);
             }
             _ => {}
         }
     }
 
-    /// An honest replica tells a client what it has of keys.
+    /// An honest replica tells a client what it has of keys, and perhaps that nothing comes between.
     fn told_of<'a>(
         &mut self,
         by: ReplicaId,
-        client: ClientId,
-        timestamp: Timestamp,
+        (client, timestamp): (ClientId, Timestamp),
         results: impl Iterator<Item = (&'a Key, ReadResult)>,
         prepared: &[Transaction],
+        is_promised: bool,
     ) {
         let vouched = self.vouched.entry(client).or_default();
         for (key, result) in results {
             vouched.insert((key.clone(), result.version, result.value.clone()));
-            if result.pending == PendingWrite::None {
+            if result.pending == PendingWrite::None && is_promised {
                 let validated = self.validated.entry(key.clone()).or_default();
                 validated.entry((result.version, timestamp)).or_default().insert(by);
             }
@@ -331,8 +331,10 @@ impl Checker {
             };
             if let Some((writer, write)) = writer.and_then(|writer| Some((writer, writer.write_of(key)?))) {
                 vouched.insert((key.clone(), writer.timestamp(), write.value.clone()));
-                let validated = self.validated.entry(key.clone()).or_default();
-                validated.entry((writer.timestamp(), timestamp)).or_default().insert(by);
+                if is_promised {
+                    let validated = self.validated.entry(key.clone()).or_default();
+                    validated.entry((writer.timestamp(), timestamp)).or_default().insert(by);
+                }
             }
         }
     }
