@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::ci::{build_quick, in_root, in_root_run};
+use crate::ci::{build_optimised, in_root, in_root_run};
 use crate::process::show;
 use crate::workspace::Workspace;
 
@@ -33,12 +33,12 @@ pub fn hunt(workspace: &Workspace) -> Result<()> {
 }
 
 /// What breaks rules and sees who notices. It is optimised, as whole runs of worlds take their time.
-const EXAMPLE: &str = "quick/examples/mutants";
+const EXAMPLE: &str = "debug/examples/mutants";
 
 /// Builds that, and the tests of those crates, and gives a list of these: what the names of a program's tests begin with, the program, and
 /// the folder it is to run in. In a build of the whole workspace every rule can be broken, so they are the same as anybody's tests.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
-    build_quick(workspace)?;
+    build_optimised(workspace)?;
     println!("building the tests");
     let mut build = in_root(workspace);
     build.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::ci::build_quick;
+use crate::ci::build_optimised;
 use crate::process::{capture, show};
 use crate::readme;
 use crate::workspace::{Workspace, cargo};
@@ -57,7 +57,7 @@ pub fn bench(workspace: &Workspace) -> Result<()> {
 /// Runs each program of `examples/` against a cluster of `bezant dev`.
 pub fn examples(workspace: &Workspace) -> Result<()> {
     show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--package", "bezant"]))?;
-    build_quick(workspace)?;
+    build_optimised(workspace)?;
     let folder = Folder::new(&workspace.root.join("target/smoke/examples"))?;
     let program = |path: &str| {
         let mut command = Command::new(workspace.target.join(path));
@@ -67,7 +67,7 @@ pub fn examples(workspace: &Workspace) -> Result<()> {
     let bezant = || program("release/bezant");
     let mut dev = Dev(bezant().args(["dev", "--base-port", "auto"]).spawn().context("cannot start `bezant dev`")?);
     dev.serves(|| bezant().arg("status").stdout(Stdio::null()).stderr(Stdio::null()).status())?;
-    let run = |name: &str| capture(&mut program(&format!("quick/{name}")), COMMAND_LIMIT);
+    let run = |name: &str| capture(&mut program(&format!("debug/{name}")), COMMAND_LIMIT);
     judge_examples(&run("bank-transfer")?, &run("queue")?, &run("report")?)
 }
 
