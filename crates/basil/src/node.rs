@@ -209,6 +209,7 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
     fn statistics(&self, out: &mut Statistics) {
         let ((known, undecided), counts, store) = (self.replica.load(), self.replica.counts(), self.replica.store().statistics());
         out.counter("keys_read", "Keys read for clients", counts.keys_read).in_status("keys_read");
+        out.counter("reads_unpromised", "Reads answered without a promise, as a writer was held off of late", counts.reads_unpromised);
         out.counter("votes_commit", "Votes to commit", counts.votes_commit).in_status("transactions.votes_commit");
         for (reason, count) in AbortReason::LABELS.into_iter().zip(counts.votes_abort_by) {
             out.labelled("votes_abort", ("reason", reason), "Votes to abort, by reason", count).in_status("transactions.votes_abort_by");

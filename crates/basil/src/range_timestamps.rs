@@ -1,10 +1,9 @@
 //! Up to when ranges of keys have been read (beyond the paper): what read timestamps are to single keys.
 //!
 //! A writer has to know the newest timestamp at which anybody may have read a range that holds its key, whether that reader's transaction
-//! ever comes to prepare or not. So keys are cut into pieces, each with the newest timestamp at which it was read. Reading a range makes
-//! it one piece, with the newest timestamp of all in it: pieces never reach beyond what their readers may read, and each read adds three
-//! of them at most and takes out those that it covers. So whoever reads much may have writers voted down, but only those whose keys it
-//! may read.
+//! ever comes to prepare or not. So keys are cut into pieces, each with the newest timestamp at which it was read. Whoever reads a range
+//! takes out the pieces in it that were read earlier, and fills what lies between those that were read later. So nobody has writers voted
+//! down but of keys that it has read, at the time at which it has read them.
 //!
 //! There is room for a bounded number of pieces. When they are more, the older half goes, and no write below those is let in any more,
 //! whatever its key.
@@ -56,14 +55,34 @@ impl RangeTimestamps {
         }
         self.cut(range.low());
         self.cut(range.high());
-        let mut newest = timestamp;
-        let covered: Vec<Key> = self.pieces.range(range.low()..range.high()).map(|(low, _)| low.clone()).collect();
-        for low in covered {
-            newest = newest.max(self.remove(&low).map_or(Timestamp::ZERO, |(_, read_at)| read_at));
+        let inside = self.pieces.range(range.low()..range.high());
+        let inside: Vec<(Key, Key, Timestamp)> = inside.map(|(low, (high, read_at))| (low.clone(), high.clone(), *read_at)).collect();
+        if broken(Mutant::PastRangeLifted) {
+            let newest = inside.iter().map(|(_, _, read_at)| *read_at).fold(timestamp, Timestamp::max);
+            inside.iter().for_each(|(low, _, _)| drop(self.remove(low)));
+            self.insert(range.low().detached(), range.high().detached(), newest);
+            return;
         }
-        self.insert(range.low().detached(), range.high().detached(), newest);
+        // Those that were read later stay as they are, so that nobody who reads the past holds writers off with what others have read.
+        let mut from = range.low().clone();
+        for (low, high, read_at) in inside {
+            if read_at <= timestamp {
+                self.remove(&low);
+                continue;
+            }
+            self.fill(&from, &low, timestamp);
+            from = high;
+        }
+        self.fill(&from, range.high(), timestamp);
         if self.pieces.len() > self.pieces_max || self.key_bytes > KEY_BYTES_MAX {
             self.forget_older_half();
+        }
+    }
+
+    /// What lies between, where nothing is, is read at `timestamp`.
+    fn fill(&mut self, from: &Key, to: &Key, timestamp: Timestamp) {
+        if from < to {
+            self.insert(from.detached(), to.detached(), timestamp);
         }
     }
 

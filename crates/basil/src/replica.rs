@@ -77,7 +77,7 @@ pub struct Replica<M: StorageBackend> {
     liars: BTreeMap<ClientId, [u8; 32]>,
     /// Requests that came before their time.
     early: EarlyRequests,
-    /// Readers that held off writers of late.
+    /// Keys whose writers were held off by readers of late.
     held_off: HeldOff,
     /// What others have said of old transactions that this replica holds undecided.
     status_queries: StatusQueries,

@@ -75,9 +75,7 @@ scripts! {
     a_read_that_missed_a_prepared_write_is_voted_down
     a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
-    a_reader_holds_a_writer_off_once
     a_reader_of_a_past_range_finishes_what_is_prepared
-    a_reader_of_a_range_holds_a_writer_off_once
     a_reader_of_the_past_finishes_what_is_prepared
     a_released_orphan_is_finished_by_another_shard
     a_remembered_outcome_is_logged_for_who_comes_to_finish
@@ -180,6 +178,8 @@ scripts! {
     one_vote_is_no_evidence_of_authorship
     only_the_logging_shard_elects
     prepared_writes_can_be_read
+    readers_hold_a_writer_off_once
+    readers_of_a_range_hold_a_writer_off_once
     replicas_finish_an_abandoned_transaction_in_rank_order
     replicas_that_never_saw_a_transaction_log_its_decision
     replies_of_an_earlier_round_still_count
@@ -190,6 +190,7 @@ scripts! {
     the_janitors_reconcile_an_abandoned_equivocation
     the_nearest_replicas_are_asked_first
     the_next_rank_replaces_a_replica_that_is_down
+    the_past_of_a_range_is_read_without_holding_off_who_is_in_time
     the_past_is_not_read_past_what_is_prepared
     the_past_is_read_as_it_was
     the_read_ceiling_outlives_its_journal_segment

@@ -73,8 +73,10 @@ mutants! {
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
     UnpromisedCounted: "held off", "an answer that promises nothing validates a read";
-    HeldOffForgotten: "held off", "a reader that held off a writer is promised again at once that nothing comes between";
+    HeldOffForgotten: "held off", "a key whose writer was held off is promised to the next reader all the same";
     PastUnpromised: "held off", "nor is a reader of the past promised anything, who holds nobody off";
+    OthersNamePromised: "held off", "who reads in the name of another is promised that nothing comes between";
+    PastRangeLifted: "ranges", "a range that is read in the past counts as read whenever any part of it last was";
     WriteFloorIgnored: "Alg. 1 L12, after a restart", "a replica that comes back lets be written what it once let be read";
     RestoredReaderMissed: "Alg. 1 L10, after a restart", "a replica that comes back lets be written below what committed transactions have read";
     ReadCeilingUnlogged: "Alg. 1 L12, after a restart", "how far it let keys be read is not written down";

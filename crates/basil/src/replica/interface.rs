@@ -103,6 +103,8 @@ pub enum ReplicaEvent {
 pub struct ReplicaCounts {
     /// Keys read for clients.
     pub keys_read: u64,
+    /// Answers to reads without a promise, as a writer of one of the keys was held off of late.
+    pub reads_unpromised: u64,
     /// Votes cast to commit.
     pub votes_commit: u64,
     /// Votes cast to abort.

@@ -59,6 +59,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let Shown { prepared, bytes, .. } = shown;
         self.counts.keys_read += keys.len() as u64;
+        self.counts.reads_unpromised += u64::from(!is_promised);
         self.charge_reads(now, from, keys.len());
         out.send_large(from, Message::ReadReply { request, clock: self.table.clock(since), results, prepared, is_promised }, bytes);
         Ok(())

@@ -84,7 +84,7 @@ impl<M: StorageBackend> Replica<M> {
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
             early: EarlyRequests::default(),
-            held_off: HeldOff::new(options.seed),
+            held_off: HeldOff::default(),
             status_queries: StatusQueries::default(),
             catch_up: CatchUp::new(me, &options, now),
             divergences: Divergences::default(),

@@ -73,6 +73,7 @@ impl<M: StorageBackend> Replica<M> {
             self.table.raise_range_timestamp(&read, timestamp);
         }
         self.counts.keys_read += rows.len() as u64;
+        self.counts.reads_unpromised += u64::from(!is_promised);
         self.charge_reads(now, from, 1 + rows.len());
         let (clock, bytes, prepared) = (self.table.clock(since), shown.bytes, shown.prepared);
         // Keys without values take room, too.

@@ -24,6 +24,8 @@ const LARGE_VALUE_BYTES: usize = 190 << 10;
 const LARGE_VALUES_WRITTEN: u64 = 16;
 /// How far ahead of time requests are that come early: a little less than replicas accept.
 const AHEAD_NS: u64 = 400_000_000;
+/// How many keys one such read names.
+const KEYS_AHEAD: usize = 32;
 /// How often a connection is opened to each of six replicas: a hundred times a second in all.
 const LOG_INTERVAL: Duration = Duration::from_millis(60);
 
@@ -123,13 +125,17 @@ pub fn recoveries(target: &Arc<Target>) -> Result<(), Failure> {
     })
 }
 
-/// Forty reads a second of as many of the table's keys as a read may name, ahead of time.
+/// Forty times a second reads of as many of the table's keys as one read may name, ahead of time, a few in each.
 pub fn reads_ahead(target: &Arc<Target>) -> Result<(), Failure> {
     attack(target, 1, Pace::Every(Duration::from_millis(25)), |target, time| {
         let first = time / 25_000_000 * READ_KEYS_MAX as u64;
         let mut keys: Vec<Key> = (0..target.keys.min(READ_KEYS_MAX as u64)).map(|at| key_of((first + at) % target.keys)).collect();
         keys.sort();
-        frames([Message::Read { request: time, timestamp: own(target, time + AHEAD_NS), keys }], Apart::Full)
+        let read = |(at, keys): (u64, &[Key])| {
+            let timestamp = own(target, time + AHEAD_NS + at);
+            Message::Read { request: time + at, timestamp, keys: keys.to_vec() }
+        };
+        frames((0..).zip(keys.chunks(KEYS_AHEAD)).map(read), Apart::Full)
     })
 }
 
