@@ -85,7 +85,13 @@ const ATTACKS: &[Attack] = &[
     attack("http", "a stranger asks for /status endlessly", &[stranger::http]),
     with_liar("liar", "a replica gives wrong answers, and floods its peers with votes that nobody asked for", &[liar::lie]),
     with_liar("liar-tiny-frames", "the same, beside tiny-frames", &[liar::lie, member::tiny_frames]),
+    with_liar("liar-large-reads", "the same, beside large-reads", &[liar::lie, member::large_reads]),
     with_liar("liar-prepares", "the same, beside prepares", &[liar::lie, member::prepares]),
+    with_liar("liar-bad-signatures", "the same, beside bad-signatures", &[liar::lie, member::bad_signatures]),
+    with_liar("liar-recoveries", "the same, beside recoveries", &[liar::lie, member::recoveries]),
+    with_liar("liar-slow-readers", "the same, beside slow-readers", &[liar::lie, member::slow_readers]),
+    with_liar("liar-reads-ahead", "the same, beside reads-ahead", &[liar::lie, member::reads_ahead]),
+    with_liar("liar-silent-strangers", "the same, beside silent-strangers", &[liar::lie, stranger::silent_strangers]),
 ];
 
 fn names() -> PossibleValuesParser {
@@ -149,7 +155,7 @@ struct Row {
 pub async fn run(args: &AttackArgs) -> Result<Done, Failure> {
     if args.list {
         for attack in ATTACKS {
-            out!("{:<18}{}", attack.name, attack.what);
+            out!("{:<23}{}", attack.name, attack.what);
         }
         return Ok(Done::Well);
     }

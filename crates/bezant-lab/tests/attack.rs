@@ -57,5 +57,11 @@ fn attacks_are_listed_and_others_are_refused() {
     let place = Place::new();
     let listed = place.run(&["attack", "--list"]).expect(0);
     assert!(listed.out.lines().count() > 10 && listed.out.contains("slow-readers"), "{listed:?}");
+    let beside_a_liar =
+        ["tiny-frames", "large-reads", "prepares", "bad-signatures", "recoveries", "slow-readers", "reads-ahead", "silent-strangers"];
+    for name in beside_a_liar {
+        let is_listed = |name: &str| listed.out.lines().any(|line| line.split_whitespace().next() == Some(name));
+        assert!(is_listed(name) && is_listed(&format!("liar-{name}")), "{name}: {listed:?}");
+    }
     place.run(&["attack", "kindness"]).expect(2).says("kindness");
 }
