@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/cluster.toml                 the cluster: public, the same everywhere
 //! DIR/s0-r0/                       one folder a replica, to be copied to its host as it is
-//!     node.toml  cluster.toml  key (secret)  certificate.pem  data/
+//!     node.toml  cluster.toml  key (secret)  certificate.pem  data/      and has-run, from its first start on
 //! DIR/client/  DIR/client-2/ …     one folder a client, the same
 //!     client.toml  cluster.toml  key (secret)  certificate.pem
 //! DIR/operator/ …                  one folder an operator: its key (secret), to be kept away from all members

@@ -1,5 +1,6 @@
 //! `bezant node`: one replica, put together from its parts: files, disk, protocol, network, and the HTTP window.
 
+mod has_run;
 mod latest;
 mod wiring;
 
@@ -29,6 +30,7 @@ use crate::mutant;
 use crate::regions::NodeRegions;
 use config::NodeConfig;
 use engine::{Instruction, Liar, Misbehavior, Replica};
+use has_run::HasRun;
 pub use latest::FLIP_PATH;
 use latest::Latest;
 pub use wiring::{changes_while_running, check_data, create_marked_data};

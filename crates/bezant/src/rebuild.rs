@@ -86,7 +86,7 @@ async fn refuse_too_many(config: &NodeConfig) -> Result<(), Failure> {
 fn refuse_sound(config: &NodeConfig, found: Result<(), StoreError>) -> Result<(), Failure> {
     let place = config.data.display();
     match found {
-        Err(StoreError::Missing { .. } | StoreError::Corrupt { .. }) => Ok(()),
+        Err(StoreError::Missing { .. } | StoreError::Corrupt { .. } | StoreError::Unused { .. }) => Ok(()),
         Ok(()) => Err(Failure::wrong(format!("the data of {} can be read: there is nothing to rebuild", config.replica))
             .at(place)
             .help("start it as ever; where a row turns out to be damaged while it runs, --force gives the data up")),

@@ -518,6 +518,80 @@ fn a_lost_disk_is_noticed_and_never_a_fresh_start() {
     place.run(&["up"]).expect(3).says("is missing");
 }
 
+/// The store of a replica's folder as `init` made it is in its place again: what was there is beside it, in `data.kept`.
+fn put_back_as_made(place: &Place, replica: &str, as_made: &str) {
+    let data = place.path(&format!("bezant-data/{replica}/data"));
+    fs::rename(&data, data.with_extension("kept")).expect("moved");
+    fs::create_dir(&data).expect("made");
+    fs::write(data.join("identity.toml"), as_made).expect("written");
+}
+
+fn identity(place: &Place, replica: &str) -> String {
+    fs::read_to_string(place.path(&format!("bezant-data/{replica}/data/identity.toml"))).expect("text")
+}
+
+#[test]
+fn an_empty_store_in_the_place_of_data_is_noticed() {
+    for (engine, last) in [("basil", 5), ("augustus", 3), ("sentinel", 2)] {
+        let place = Place::new();
+        place.init(&["--engine", engine, "--window-ms", "4000"]);
+        let as_made = identity(&place, "s0-r1");
+        place.run(&["up"]).expect(0);
+        place.run(&["put", "a", "1"]).expect(0);
+        place.run(&["down"]).expect(0);
+        assert_ne!(identity(&place, "s0-r1"), as_made, "{engine}: it is in use");
+        put_back_as_made(&place, "s0-r1", &as_made);
+        // However often it is tried, and whoever starts it.
+        for command in [&["node", "bezant-data/s0-r1"] as &[&str], &["up"], &["dev", "--exec", "get a"], &["node", "bezant-data/s0-r1"]] {
+            let said = place.run(command).expect(3);
+            said.says("s0-r1/data is empty, as `bezant init` made it")
+                .says("s0-r1/has-run says that this replica has run")
+                .says("mounted?")
+                .says("leave this replica stopped, or rebuild it")
+                .says("`bezant rebuild`");
+            assert_eq!(identity(&place, "s0-r1"), as_made, "{engine}: it was not begun");
+            place.run(&["down"]).expect(0);
+        }
+        // Rebuilt, or with its data where they were, it starts.
+        place.run(&["rebuild", "bezant-data/s0-r1"]).expect(0).says("begins with an empty store").says("data.lost-1");
+        place.run(&["up"]).expect(0);
+        let serves = || place.ask("s0-r1", "/health").is_some_and(|health| health.starts_with("serving"));
+        eventually("it is rebuilt", serves);
+        place.run(&["get", "a"]).expect(0).prints("1\n");
+        place.run(&["down"]).expect(0);
+        let other = format!("s0-r{last}");
+        put_back_as_made(&place, &other, &as_made.replace("s0-r1", &other));
+        let data = place.path(&format!("bezant-data/{other}/data"));
+        fs::remove_dir_all(&data).expect("removed");
+        fs::rename(data.with_extension("kept"), &data).expect("moved back");
+        place.run(&["up"]).expect(0);
+        place.run(&["get", "a"]).expect(0).prints("1\n");
+    }
+}
+
+#[test]
+fn folders_of_earlier_programs_and_such_as_cannot_be_written_start() {
+    let place = Place::new();
+    place.init(&[]);
+    let own = |replica: &str, file: &str| place.path(&format!("bezant-data/{replica}/{file}"));
+    assert!(!own("s0-r0", "has-run").exists(), "it has not run yet");
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0);
+    place.run(&["down"]).expect(0);
+    // An earlier program left no such file.
+    fs::remove_file(own("s0-r0", "has-run")).expect("it was there");
+    // As if the folder of this one were mounted read-only.
+    fs::remove_file(own("s0-r1", "has-run")).expect("it was there");
+    fs::create_dir(own("s0-r1", "has-run.next")).expect("made");
+    place.run(&["up"]).expect(0);
+    place.run(&["get", "a"]).expect(0).prints("1\n");
+    assert!(own("s0-r0", "has-run").exists() && !own("s0-r1", "has-run").exists());
+    let log = fs::read_to_string(own("s0-r1", "node.log")).expect("kept");
+    assert_eq!(log.matches("it cannot be kept that this replica has run").count(), 1, "{log}");
+    let log = fs::read_to_string(own("s0-r0", "node.log")).expect("kept");
+    assert!(!log.contains("it cannot be kept"), "{log}");
+}
+
 #[test]
 fn a_half_made_cluster_does_not_start() {
     let place = Place::new();

@@ -160,6 +160,8 @@ impl FromStr for LogLevel {
 /// All that a replica needs to know before it runs.
 #[derive(Debug)]
 pub struct NodeConfig {
+    /// The folder it came from.
+    pub folder: PathBuf,
     /// Which replica it is.
     pub replica: ReplicaId,
     /// The cluster it belongs to, and where the others are.
@@ -213,6 +215,7 @@ impl NodeConfig {
         }
         file.settings.check().map_err(|what| refuse(what, "raise window_ms, or lower time_bound_ms"))?;
         Ok(Self {
+            folder: folder.to_path_buf(),
             replica,
             topology,
             secret,

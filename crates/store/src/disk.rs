@@ -164,6 +164,14 @@ impl Disk {
         })
     }
 
+    /// Whether the store in `directory` is as [`Disk::create`] made it for `owner`: nobody ever opened it to the end.
+    ///
+    /// # Errors
+    /// As [`Disk::open`], where there is no identity, or another's or a damaged one.
+    pub fn is_unused(directory: &Path, owner: &str) -> Result<bool, StoreError> {
+        Ok(read_identity(directory, owner)? == State::Empty)
+    }
+
     fn path(&self, segment: SegmentNumber) -> PathBuf {
         self.directory.join(segment.file_name())
     }

@@ -43,6 +43,19 @@ pub enum StoreError {
         /// What should be there.
         location: String,
     },
+    /// What is there was never used, though its owner had data before. Put them back as they last were.
+    #[error(
+        "{location} is empty, as `bezant init` made it, but {used} says that this replica has run, and so had data; put them back as they \
+         last were (is the disk that holds them mounted?), never an older copy, which lacks the votes given since; else leave this replica \
+         stopped, or rebuild it: {}",
+        FORGOTTEN
+    )]
+    Unused {
+        /// The empty store.
+        location: String,
+        /// What says that there were data.
+        used: String,
+    },
     /// The data belong to somebody else. Point the replica to its own data.
     #[error("{location} belongs to \"{found}\", not to \"{expected}\"; give each replica its own data directory")]
     Foreign {

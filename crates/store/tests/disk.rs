@@ -236,6 +236,18 @@ fn another_replicas_directory_is_refused_by_name() {
 }
 
 #[test]
+fn a_store_is_unused_until_it_was_opened_to_the_end() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    Disk::create(directory.path(), OWNER).expect("it is empty");
+    drop(Disk::open(directory.path(), OWNER, DiskOptions::default()).expect("made"));
+    assert!(Disk::is_unused(directory.path(), OWNER).expect("it is there"), "only its directory was opened");
+    open(directory.path());
+    assert!(!Disk::is_unused(directory.path(), OWNER).expect("it is there"));
+    Disk::is_unused(directory.path(), "cluster 07 replica s0-r4").expect_err("it is another's");
+    Disk::is_unused(&directory.path().join("nowhere"), OWNER).expect_err("nothing is there");
+}
+
+#[test]
 fn another_format_is_refused_with_both_formats() {
     let directory = three_batches();
     let path = directory.path().join("identity.toml");

@@ -17,7 +17,7 @@ use sentinel::ensemble::Turn;
 use sentinel::order::Status;
 use sentinel::transactions::{Answer, Message, Question, Unsigned, path_of};
 use sentinel::{Damage, Now};
-use store::{Disk, DiskOptions, StoreError};
+use store::{Disk, DiskOptions, StorageBackend as _, StoreError};
 use types::{Cluster, Party, ReplicaId, ShardId};
 
 use crate::config::{Config, EnsembleConfig};
@@ -127,11 +127,12 @@ impl Replica {
     /// When the disk, or what is on it, cannot be used.
     pub fn open(options: ReplicaOptions, now: Time) -> Result<Self, StartError> {
         let ReplicaOptions { cluster, me, data, owner } = options;
-        let folder = Disk::open(&data, &owner, DiskOptions::default())?;
+        let mut folder = Disk::open(&data, &owner, DiskOptions::default())?;
         let voters = u16::try_from(cluster.replicas_per_shard()).expect("SHARD_REPLICAS_MAX fits in u16");
         let id = u8::try_from(me.index).expect("SHARD_REPLICAS_MAX fits in u8");
         let part = Part { me: me.index, voters, id, timeout_ms: TIMEOUT_MS };
         let durable = DurableMember::open(config(&data), part, now_of(now))?;
+        folder.opened()?;
         let lost = Some(data.join(LOST)).filter(|lost| lost.exists());
         Ok(Self {
             cluster,
@@ -158,6 +159,14 @@ impl Replica {
         let lost = data.join(LOST);
         let failed = |source| StoreError::Io { doing: format!("write {}", lost.display()), source };
         fs::File::create(&lost).and_then(|file| file.sync_all()).and_then(|()| fs::File::open(data)?.sync_all()).map_err(failed)
+    }
+
+    /// Whether a replica's folder is as it was made, for one that had nothing before.
+    ///
+    /// # Errors
+    /// When that cannot be told: nothing is there, another's, or it is damaged.
+    pub fn is_unused(data: &Path, owner: &str) -> Result<bool, StoreError> {
+        Ok(Disk::is_unused(data, owner)? && !data.join(LOST).exists())
     }
 
     /// Reads all that a replica has on its disk, as its start would.

@@ -11,7 +11,7 @@ use engine::Profile;
 use machine::Time;
 use store::{Disk, DiskOptions, Options, Store, StoreError};
 
-use super::{Launch, ROOT_CACHE_MAX, Running, owner};
+use super::{HasRun, Launch, ROOT_CACHE_MAX, Running, owner};
 use crate::evidence::{self, folder_of};
 use crate::failure::{Attempt as _, Failure};
 
@@ -33,12 +33,25 @@ pub fn changes_while_running(engine: &Profile) -> bool {
     [basil::PROFILE.name, sentinel::PROFILE.name].contains(&engine.name)
 }
 
+/// Whether the store in `data` is as it was made for `owner`, a replica of `engine` that had nothing before.
+///
+/// # Errors
+/// When that cannot be told: nothing is there, another's, or it is damaged.
+pub fn is_unused(engine: &str, data: &Path, owner: &str) -> Result<bool, StoreError> {
+    if engine == sentinel::PROFILE.name { zookeeper::Replica::is_unused(data, owner) } else { Disk::is_unused(data, owner) }
+}
+
 /// Reads all of a replica's journal, as its start would.
 ///
 /// # Errors
 /// Why it could not start.
 pub fn check_data(config: &NodeConfig) -> Result<(), StoreError> {
     let owner = owner(&config.topology.cluster, config.replica);
+    if let Err(unused) = HasRun::of(config).refuse_unused() {
+        // Unless it is in use, which is said first.
+        drop(Disk::open(&config.data, &owner, DiskOptions::default())?);
+        return Err(unused);
+    }
     if config.topology.engine.name == sentinel::PROFILE.name {
         return zookeeper::Replica::check_data(&config.data, &owner);
     }
@@ -66,6 +79,22 @@ pub fn create_marked_data(config: &NodeConfig, data: &Path) -> Result<(), StoreE
     }
 }
 
+/// What `open` brings back from a replica's data, on a thread that may block.
+async fn come_back<T, E>(config: &NodeConfig, open: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    E: ToString,
+{
+    let (place, has_run) = (config.data.display().to_string(), HasRun::of(config));
+    let opened = tokio::task::spawn_blocking(move || {
+        has_run.refuse_unused().map_err(|error| error.to_string())?;
+        let opened = open().map_err(|error| error.to_string())?;
+        has_run.keep();
+        Ok::<_, String>(opened)
+    });
+    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
+}
+
 /// A replica of Basil on its disk, with all that runs beside it, brought back on a thread that may block.
 async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let settings = &config.settings;
@@ -84,10 +113,9 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
         seed: rand::random(),
         ..ReplicaOptions::default()
     };
-    let place = data.display().to_string();
     let evidence = folder_of(&data);
     let refused = evidence::refused(&evidence).attempt("read what was kept of lies", evidence.display())?;
-    let opened = tokio::task::spawn_blocking(move || {
+    let open = move || {
         let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, options).map_err(|error| error.to_string())?;
         let now = || Time(runtime::clock::wall());
@@ -96,8 +124,8 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
         let mut node = basil::Node::with_peers(opened, janitor, &cluster, now());
         refused.into_iter().for_each(|(client, key)| node.refuse_liar(client, key));
         Ok::<_, String>(node)
-    });
-    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
+    };
+    come_back(config, open).await
 }
 
 /// A replica of Augustus on its disk, brought back on a thread that may block.
@@ -112,8 +140,7 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure
     let verifier = Arc::new(verifier.map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml"))?);
     let data = config.data.clone();
     let owner = owner(&cluster, replica);
-    let place = data.display().to_string();
-    let opened = tokio::task::spawn_blocking(move || {
+    let open = move || {
         let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, Options::default()).map_err(|error| error.to_string())?;
         let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural };
@@ -121,15 +148,13 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure
         let now = Time(runtime::clock::wall());
         augustus::Server::open(cluster, replica, augustus::multicast::Options::default(), shard, store, now)
             .map_err(|error| error.to_string())
-    });
-    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
+    };
+    come_back(config, open).await
 }
 
 /// A replica of Sentinel on its disk, brought back on a thread that may block.
 async fn sentinel(config: &NodeConfig) -> Result<zookeeper::Replica, Failure> {
     let (me, cluster, data) = (config.replica, config.topology.cluster.clone(), config.data.clone());
-    let place = data.display().to_string();
     let options = zookeeper::ReplicaOptions { owner: owner(&cluster, me), cluster, me, data };
-    let opened = tokio::task::spawn_blocking(move || zookeeper::Replica::open(options, Time(runtime::clock::wall())));
-    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error.to_string()).at(place))
+    come_back(config, move || zookeeper::Replica::open(options, Time(runtime::clock::wall()))).await
 }
