@@ -437,13 +437,13 @@ fn a_wrong_setting_is_named_with_its_file_line_and_remedy() {
     for (from, to, says) in [
         ("batch_max", "batchmax", "unknown key `batchmax`"),
         ("batch_max = 64", "batch_max = 0", "from 1 to 64"),
-        ("batch_max = 64", "batch_max = \"many\"", "a value of the wrong kind: string \"many\", and a number is needed"),
+        ("batch_max = 64", "batch_max = \"many\"", "`settings.batch_max` cannot be \"many\": it takes a number from 1 to 64"),
     ] {
         fs::write(&path, good.replace(from, to)).expect("written");
         place.run(&["node", "bezant-data/s0-r0"]).expect(2).says(says).says(&format!("node.toml:{line}")).says("help: ");
     }
     fs::write(&path, good.replace("log_level = \"info\"", "log_level = \"loud\"")).expect("written");
-    place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("not \"loud\"").says("node.toml:");
+    place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("`settings.log_level` cannot be \"loud\"").says("node.toml:");
     fs::write(&path, good.replace("s0-r0", "s0-r1")).expect("written");
     place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("not the key that cluster.toml lists for s0-r1");
     place.run(&["up", "nowhere"]).expect(2).says("nowhere");

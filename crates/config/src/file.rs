@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// How different, in edits, a known key may be from an unknown one to be suggested for it.
 const SUGGESTION_EDITS_MAX: usize = 3;
+/// How much of a wrong value is shown, in letters.
+const VALUE_LETTERS_MAX: usize = 60;
 /// What to do about a file that is missing or not what it should be.
 const COPY_WHOLE: &str = "copy the whole folder that `bezant init` made";
 
@@ -96,7 +98,7 @@ pub fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 pub(crate) fn read_toml_text<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| line_of(text, span.start));
-        let (what, help) = explain(error.message());
+        let (what, help) = explain(error.message(), setting(&error, text).as_ref());
         ConfigError { what, file: path.to_path_buf(), line, help }
     })
 }
@@ -136,8 +138,29 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
 }
 
+/// A key whose value is refused, and that value as it stands in the file.
+#[derive(Debug)]
+struct Setting {
+    /// With the tables it is in, as in `settings.batch_max`.
+    key: String,
+    value: String,
+}
+
+/// Whose value an error is about; nothing where the file is no TOML.
+fn setting(error: &toml::de::Error, text: &str) -> Option<Setting> {
+    // An error without its input says in which key it is, and nothing more.
+    let mut bare = error.clone();
+    bare.set_input(None);
+    let shown = bare.to_string();
+    let key = shown.strip_prefix(error.message())?.trim().strip_prefix("in `")?.strip_suffix('`')?.to_owned();
+    let mut letters = text.get(error.span()?)?.chars();
+    let value: String = letters.by_ref().take_while(|letter| *letter != '\n').take(VALUE_LETTERS_MAX).collect();
+    let value = value.trim_end().replace(char::is_control, "\u{fffd}");
+    Some(Setting { key, value: if letters.next().is_some() { value + "…" } else { value } })
+}
+
 /// What a parser's message means, and what to do. Serde names unknown keys, and the known ones, in backquotes.
-fn explain(message: &str) -> (String, String) {
+fn explain(message: &str, setting: Option<&Setting>) -> (String, String) {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     if message.starts_with("unknown field")
         && let Some((unknown, known)) = quoted.split_first()
@@ -154,11 +177,38 @@ fn explain(message: &str) -> (String, String) {
     {
         return (format!("the key `{name}` is missing"), "add it, as in the file that `bezant init` made".to_owned());
     }
-    if let Some(wrong) = message.strip_prefix("invalid type: ") {
-        let said = wrong.trim_end().replace("expected u64", "and a number is needed").replace("expected a string", "and text is needed");
-        return (format!("a value of the wrong kind: {said}"), "mend this line; text goes in quotes, and a number does not".to_owned());
+    let is_of_wrong_kind = message.starts_with("invalid type: ");
+    let is_wrong = is_of_wrong_kind || ["invalid value: ", "unknown variant "].iter().any(|beginning| message.starts_with(beginning));
+    let what = match message.rsplit_once(", expected ") {
+        Some((_, expected)) if is_wrong => format!("it takes {}", in_words(expected)),
+        _ => message.trim_end().replace('\n', " "),
+    };
+    let what = match setting {
+        Some(Setting { key, value }) => format!("`{key}` cannot be {value}: {what}"),
+        None => what,
+    };
+    let help = if is_of_wrong_kind {
+        "mend this line; text goes in quotes, and a number does not"
+    } else {
+        "mend this line; the comments that `bezant init` wrote say what each key takes"
+    };
+    (what, help.to_owned())
+}
+
+/// What serde expects, in words. It names Rust's types, and variants in backquotes.
+fn in_words(expected: &str) -> String {
+    match expected.trim_end() {
+        "a string" | "path string" => "text, in quotes".to_owned(),
+        "a boolean" => "true or false, without quotes".to_owned(),
+        "a sequence" => "a list, in brackets".to_owned(),
+        "a map" => "a table".to_owned(),
+        "f64" => "a number".to_owned(),
+        "u16" => format!("a number from 0 to {}", u16::MAX),
+        "u32" => format!("a number from 0 to {}", u32::MAX),
+        "u64" | "usize" => "a number from 0".to_owned(),
+        structure if structure.starts_with("struct ") => "a table".to_owned(),
+        other => other.replace('`', "\""),
     }
-    (message.trim_end().replace('\n', " "), "mend this line; the comments that `bezant init` wrote say what each key takes".to_owned())
 }
 
 /// The one of `known` that takes the fewest edits to become `word`, if they are few.
@@ -195,10 +245,10 @@ mod tests {
 
     #[test]
     fn an_unknown_key_is_named_with_the_known_one_most_like_it() {
-        let (what, help) = explain("unknown field `fastpath`, expected one of `client`, `fast_path`");
+        let (what, help) = explain("unknown field `fastpath`, expected one of `client`, `fast_path`", None);
         assert_eq!(what, "unknown key `fastpath`");
         assert_eq!(help, "did you mean `fast_path`? Known here: client, fast_path");
-        let (_, help) = explain("unknown field `entirely_else`, expected `client`");
+        let (_, help) = explain("unknown field `entirely_else`, expected `client`", None);
         assert_eq!(help, "take it out. Known here: client");
     }
 }

@@ -333,9 +333,5 @@ fn retry_ms() -> u64 {
 }
 
 fn timeout_ms<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let milliseconds = u64::deserialize(deserializer)?;
-    if milliseconds == 0 || milliseconds > TIMEOUT_MS_MAX {
-        return Err(serde::de::Error::custom(format!("a timeout is from 1 to {TIMEOUT_MS_MAX} milliseconds, not {milliseconds}")));
-    }
-    Ok(milliseconds)
+    text::number(deserializer, "a number of milliseconds", 1, TIMEOUT_MS_MAX)
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use types::ReplicaId;
 
+use crate::text::{self, choice, parsed};
 use crate::{
     ConfigError, Regions, Topology, chain_file, exists, from_str, read_certificate, read_secret_key, read_toml, replica_from_name,
 };
@@ -70,6 +71,7 @@ pub struct Settings {
     pub log_level: LogLevel,
     /// How it is logged
     #[arg(long, value_enum, default_value_t = Self::default().log_format)]
+    #[serde(deserialize_with = "choice")]
     pub log_format: LogFormat,
 }
 
@@ -262,7 +264,9 @@ struct NodeToml {
     certificate: PathBuf,
     #[serde(default = "default_data")]
     data: PathBuf,
+    #[serde(deserialize_with = "address")]
     listen: SocketAddr,
+    #[serde(deserialize_with = "address")]
     http_listen: SocketAddr,
     #[serde(default)]
     settings: Settings,
@@ -285,7 +289,11 @@ fn default_data() -> PathBuf {
 }
 
 fn replica<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ReplicaId, D::Error> {
-    replica_from_name(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    parsed(deserializer, replica_from_name)
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    parsed(deserializer, |text| text.parse().map_err(|_| format!("an address here is IP:PORT, as in 127.0.0.1:7400, not {text:?}")))
 }
 
 fn number(min: u64, max: u64) -> RangedU64ValueParser {
@@ -293,9 +301,5 @@ fn number(min: u64, max: u64) -> RangedU64ValueParser {
 }
 
 fn within<'de, const MIN: u64, const MAX: u64, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let number = u64::deserialize(deserializer)?;
-    if !(MIN..=MAX).contains(&number) {
-        return Err(serde::de::Error::custom(format!("this takes a number from {MIN} to {MAX}, not {number}")));
-    }
-    Ok(number)
+    text::number(deserializer, "a number", MIN, MAX)
 }

@@ -1,9 +1,11 @@
 //! Bytes and names as people write them.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserializer;
+use serde::de::{DeserializeOwned, Error, IntoDeserializer, Unexpected, Visitor};
 use types::limits::{KEY_BYTES_MAX, SHARD_REPLICAS_MAX, SHARDS_MAX, VALUE_BYTES_MAX};
 use types::{Key, ReplicaId, ShardId, Value};
 
@@ -67,7 +69,83 @@ where
     T::Err: Display,
     D: Deserializer<'de>,
 {
-    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    parsed(deserializer, |text| text.parse().map_err(|error: T::Err| error.to_string()))
+}
+
+/// Reads one of the names that `T` has: for `deserialize_with`.
+pub(crate) fn choice<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    parsed(deserializer, |text| T::deserialize(text.into_deserializer()).map_err(|error: serde::de::value::Error| error.to_string()))
+}
+
+/// Reads a string and hands it to `parse`. A number, or another word without quotes, is refused in the words that `parse` has for it.
+pub(crate) fn parsed<'de, T, D: Deserializer<'de>>(deserializer: D, parse: impl Fn(&str) -> Result<T, String>) -> Result<T, D::Error> {
+    deserializer.deserialize_str(Text { parse, of: PhantomData })
+}
+
+/// Reads a number from `min` to `max`; `what` says of what, as in "a number of milliseconds".
+pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D, what: &'static str, min: u64, max: u64) -> Result<u64, D::Error> {
+    deserializer.deserialize_u64(Number { what, min, max })
+}
+
+struct Text<P, T> {
+    parse: P,
+    of: PhantomData<T>,
+}
+
+impl<P: Fn(&str) -> Result<T, String>, T> Text<P, T> {
+    fn refuse<E: Error>(&self, found: Unexpected<'_>, shown: &str) -> Result<T, E> {
+        Err((self.parse)(shown).err().map_or_else(|| E::invalid_type(found, self), E::custom))
+    }
+}
+
+impl<P: Fn(&str) -> Result<T, String>, T> Visitor<'_> for Text<P, T> {
+    type Value = T;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("text, in quotes")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text).map_err(E::custom)
+    }
+
+    fn visit_bool<E: Error>(self, found: bool) -> Result<T, E> {
+        self.refuse(Unexpected::Bool(found), &found.to_string())
+    }
+
+    fn visit_i64<E: Error>(self, found: i64) -> Result<T, E> {
+        self.refuse(Unexpected::Signed(found), &found.to_string())
+    }
+
+    fn visit_f64<E: Error>(self, found: f64) -> Result<T, E> {
+        self.refuse(Unexpected::Float(found), &found.to_string())
+    }
+}
+
+struct Number {
+    what: &'static str,
+    min: u64,
+    max: u64,
+}
+
+impl Visitor<'_> for Number {
+    type Value = u64;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} from {} to {}", self.what, self.min, self.max)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        let fits = (self.min..=self.max).contains(&number);
+        if fits { Ok(number) } else { Err(E::invalid_value(Unexpected::Unsigned(number), &self)) }
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+        match u64::try_from(number) {
+            Ok(number) => self.visit_u64(number),
+            Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+        }
+    }
 }
 
 #[cfg(test)]

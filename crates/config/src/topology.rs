@@ -12,7 +12,7 @@ use types::{ClientId, ClientLimits, Cluster, ClusterId, Key, Permission, Placeme
 
 use crate::chain_file::{chain_file, read_chain};
 use crate::file::{ConfigError, read_toml};
-use crate::text::{key_from_text, replica_from_name};
+use crate::text::{choice, key_from_text, parsed, replica_from_name};
 
 /// The format of `cluster.toml` that is written and read here.
 const FORMAT: u32 = 1;
@@ -245,10 +245,11 @@ struct ClusterToml {
     id: HexBytes<16>,
     engine: String,
     faults: usize,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "choice")]
     signatures: Switch,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "choice")]
     structural_locks: StructuralLocks,
+    #[serde(deserialize_with = "choice")]
     placement: PlacementKind,
     #[serde(default)]
     bounds: Vec<KeyText>,
@@ -311,37 +312,44 @@ struct HostPort(String);
 
 impl<'de, const N: usize> Deserialize<'de> for HexBytes<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut bytes = [0; N];
-        hex::decode_to_slice(String::deserialize(deserializer)?, &mut bytes)
-            .map_err(|_| serde::de::Error::custom(format!("this takes {} hexadecimal digits", 2 * N)))?;
-        Ok(Self(bytes))
+        parsed(deserializer, |text| hex_bytes(text).map(Self))
     }
 }
 
 impl<'de> Deserialize<'de> for PublicKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let HexBytes(bytes) = HexBytes::<32>::deserialize(deserializer)?;
-        crypto::check_public_key(&bytes).map_err(serde::de::Error::custom)?;
-        Ok(Self(bytes))
+        parsed(deserializer, |text| {
+            let bytes = hex_bytes(text)?;
+            crypto::check_public_key(&bytes).map_err(|error| error.to_string())?;
+            Ok(Self(bytes))
+        })
     }
 }
 
 impl<'de> Deserialize<'de> for KeyText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        key_from_text(&String::deserialize(deserializer)?).map(Self).map_err(serde::de::Error::custom)
+        parsed(deserializer, |text| key_from_text(text).map(Self))
     }
 }
 
 impl<'de> Deserialize<'de> for ReplicaName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        replica_from_name(&String::deserialize(deserializer)?).map(Self).map_err(serde::de::Error::custom)
+        parsed(deserializer, |text| replica_from_name(text).map(Self))
     }
 }
 
 impl<'de> Deserialize<'de> for HostPort {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let fits = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0));
-        if fits { Ok(Self(text)) } else { Err(serde::de::Error::custom(format!("an address is host:port, not {text:?}"))) }
+        parsed(deserializer, |text| {
+            let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+            let fits = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
+            if fits { Ok(Self(text.to_owned())) } else { Err(format!("an address is host:port, not {text:?}")) }
+        })
     }
+}
+
+fn hex_bytes<const N: usize>(text: &str) -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    hex::decode_to_slice(text, &mut bytes).map_err(|_| format!("this takes {} hexadecimal digits", 2 * N))?;
+    Ok(bytes)
 }

@@ -154,6 +154,106 @@ fn a_wrong_client_file_is_refused_with_its_reason() {
     }
 }
 
+/// What is said of `text` in a file of this name.
+fn refusal_of(file: &str, text: &str) -> ConfigError {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = folder.path().join(file);
+    fs::write(&path, text).expect("written");
+    match file {
+        "client.toml" => load(folder.path()).expect_err("refused"),
+        "cluster.toml" => config::Topology::read_first(&path, &[&FIVE]).expect_err("refused"),
+        #[cfg(feature = "node")]
+        "node.toml" => config::NodeConfig::load(folder.path(), &[&FIVE]).expect_err("refused"),
+        other => panic!("no test has a file {other}"),
+    }
+}
+
+/// Every table of every file, by the line that begins it.
+const TABLES: &[(&str, &str)] = &[
+    ("client.toml", ""),
+    ("cluster.toml", ""),
+    ("cluster.toml", "[[replica]]"),
+    ("cluster.toml", "[[client]]"),
+    ("cluster.toml", "[[operator]]"),
+    #[cfg(feature = "node")]
+    ("node.toml", ""),
+    #[cfg(feature = "node")]
+    ("node.toml", "[settings]"),
+];
+
+/// The keys are those that the refusal of an unknown one lists, so that none is left out here.
+#[test]
+fn a_value_of_the_wrong_kind_is_named_with_its_key_and_file_for_every_setting() {
+    let mut tried = 0;
+    for (file, table) in TABLES {
+        let unknown = refusal_of(file, &format!("{table}\nnone_such = 1\n"));
+        let (_, known) = unknown.help.split_once("Known here: ").expect("it lists them");
+        for key in known.split(", ") {
+            let error = refusal_of(file, &format!("{table}\n{key} = 1.5\n"));
+            let table = table.trim_matches(['[', ']']);
+            let full = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
+            let allowed = error.what.strip_prefix(&format!("`{full}` cannot be 1.5: ")).unwrap_or_else(|| panic!("{full}: {error}"));
+            assert!(!allowed.is_empty() && !allowed.contains(['`', '\n']) && !error.help.is_empty(), "{full}: {error}");
+            assert!(!["struct", "u16", "u32", "u64", "usize", "expected"].iter().any(|word| allowed.contains(word)), "{full}: {error}");
+            assert_eq!((error.line, error.file.file_name().and_then(|name| name.to_str())), (Some(2), Some(*file)), "{full}: {error}");
+            tried += 1;
+        }
+    }
+    assert!(tried >= 32, "{tried} settings");
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_what_is_allowed() {
+    for (file, text, what) in [
+        ("client.toml", "client = \"one\"", "`client` cannot be \"one\": it takes a number from 0"),
+        ("client.toml", "client = -1", "`client` cannot be -1: it takes a number from 0"),
+        ("client.toml", "key = 7", "`key` cannot be 7: it takes text, in quotes"),
+        ("client.toml", "fast_path = true", "`fast_path` cannot be true: the fast path is \"on\", not \"true\""),
+        (
+            "client.toml",
+            "retry_timeout_ms = 3_600_001",
+            "`retry_timeout_ms` cannot be 3_600_001: it takes a number of milliseconds from 1 to 3600000",
+        ),
+        ("cluster.toml", "signatures = \"maybe\"", "`signatures` cannot be \"maybe\": it takes \"on\" or \"off\""),
+        ("cluster.toml", "placement = 3", "`placement` cannot be 3: it takes \"hash\" or \"ranges\""),
+        ("cluster.toml", "bounds = [\"a\", 5]", "`bounds` cannot be 5: it takes text, in quotes"),
+        ("cluster.toml", "replica = \"s0-r0\"", "`replica` cannot be \"s0-r0\": it takes a list, in brackets"),
+        (
+            "cluster.toml",
+            "[[client]]\nkeys_max = 4294967296",
+            "`client.keys_max` cannot be 4294967296: it takes a number from 0 to 4294967295",
+        ),
+        ("cluster.toml", "[[replica]]\naddress = 7400", "`replica.address` cannot be 7400: an address is host:port, not \"7400\""),
+        ("cluster.toml", "id = \"\"\"zz\nzz\"\"\"", "`id` cannot be \"\"\"zz…: this takes 32 hexadecimal digits"),
+        #[cfg(feature = "node")]
+        ("node.toml", "replica = 3", "`replica` cannot be 3: a replica is called like s0-r3 (shard 0, replica 3), not \"3\""),
+        #[cfg(feature = "node")]
+        (
+            "node.toml",
+            "http_listen = \"nonsense\"",
+            "`http_listen` cannot be \"nonsense\": an address here is IP:PORT, as in 127.0.0.1:7400, not \"nonsense\"",
+        ),
+        #[cfg(feature = "node")]
+        ("node.toml", "settings = 1", "`settings` cannot be 1: it takes a table"),
+        #[cfg(feature = "node")]
+        ("node.toml", "[settings]\ntime_bound_ms = -1", "`settings.time_bound_ms` cannot be -1: it takes a number from 1 to 60000"),
+        #[cfg(feature = "node")]
+        ("node.toml", "[settings]\nlog_format = \"loud\"", "`settings.log_format` cannot be \"loud\": it takes \"text\" or \"json\""),
+        #[cfg(feature = "node")]
+        ("node.toml", "settings.drills = \"yes\"", "`settings.drills` cannot be \"yes\": it takes true or false, without quotes"),
+    ] {
+        assert_eq!(refusal_of(file, text).what, what);
+    }
+    // A number that is a level to the library that reads levels is none here.
+    #[cfg(feature = "node")]
+    assert!(refusal_of("node.toml", "[settings]\nlog_level = 3").what.ends_with("cannot be 3: it takes text, in quotes"));
+    // What is no TOML has no key, and a long value is cut.
+    let no_toml = refusal_of("client.toml", "client = ");
+    assert!(!no_toml.what.contains("cannot be") && no_toml.line == Some(1), "{no_toml}");
+    let long = refusal_of("cluster.toml", &format!("faults = \"{}\"", "x".repeat(1_000)));
+    assert!(long.what.len() < 120 && long.what.contains("x…: it takes"), "{long}");
+}
+
 #[test]
 fn a_wrong_cluster_file_is_refused_with_its_reason() {
     let good = cluster_toml("placement = \"hash\"", 2);
