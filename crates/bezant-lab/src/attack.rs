@@ -36,6 +36,9 @@ const BURN_STEP: Duration = Duration::from_millis(1);
 /// The most connections of an attacker, as far as the system allows them.
 const DESCRIPTORS: u64 = 8_192;
 
+/// What an attacker says when it has begun.
+const BEGUN: &str = "begun";
+
 /// What begins a party's attack, and returns while it goes on.
 type Part = fn(&Arc<Target>) -> Result<(), Failure>;
 
@@ -48,20 +51,28 @@ struct Attack {
     parts: &'static [Part],
     /// Whether one replica lies meanwhile.
     is_with_liar: bool,
+    /// Whether it reads large values, which are written first.
+    reads_large_values: bool,
+}
+
+impl Attack {
+    const fn of_large_values(self) -> Self {
+        Self { reads_large_values: true, ..self }
+    }
 }
 
 const fn attack(name: &'static str, what: &'static str, parts: &'static [Part]) -> Attack {
-    Attack { name, what, parts, is_with_liar: false }
+    Attack { name, what, parts, is_with_liar: false, reads_large_values: false }
 }
 
 const fn with_liar(name: &'static str, what: &'static str, parts: &'static [Part]) -> Attack {
-    Attack { name, what, parts, is_with_liar: true }
+    Attack { name, what, parts, is_with_liar: true, reads_large_values: false }
 }
 
 /// All attacks.
 const ATTACKS: &[Attack] = &[
     attack("tiny-frames", "a member floods with reads of one key, each in a frame of its own", &[member::tiny_frames]),
-    attack("large-reads", "a member asks for 7 MiB at a time, again and again", &[member::large_reads]),
+    attack("large-reads", "a member asks for 7 MiB at a time, again and again", &[member::large_reads]).of_large_values(),
     attack(
         "repeated-keys",
         "a member floods with reads that name one key 1,024 times, which no correct client sends",
@@ -76,7 +87,8 @@ const ATTACKS: &[Attack] = &[
     ),
     attack("proofs", "the same, with as many signatures in a message as there may be", &[member::proofs]),
     attack("recoveries", "a member asks to finish 5,000 transactions a second that another member never began", &[member::recoveries]),
-    attack("slow-readers", "a member asks for 7 MiB at a time over eight connections, and reads nothing", &[member::slow_readers]),
+    attack("slow-readers", "a member asks for 7 MiB at a time over eight connections, and reads nothing", &[member::slow_readers])
+        .of_large_values(),
     attack("reads-ahead", "a member reads 40,000 keys a second of the table 0.4 s ahead of time", &[member::reads_ahead]),
     attack("early-requests", "a member sends 30,000 small requests a second 0.4 s ahead of time", &[member::early_requests]),
     attack("logs", "a member connects a hundred times a second, and sends garbage", &[member::logs]),
@@ -85,11 +97,11 @@ const ATTACKS: &[Attack] = &[
     attack("http", "a stranger asks for /status endlessly", &[stranger::http]),
     with_liar("liar", "a replica gives wrong answers, and floods its peers with votes that nobody asked for", &[liar::lie]),
     with_liar("liar-tiny-frames", "the same, beside tiny-frames", &[liar::lie, member::tiny_frames]),
-    with_liar("liar-large-reads", "the same, beside large-reads", &[liar::lie, member::large_reads]),
+    with_liar("liar-large-reads", "the same, beside large-reads", &[liar::lie, member::large_reads]).of_large_values(),
     with_liar("liar-prepares", "the same, beside prepares", &[liar::lie, member::prepares]),
     with_liar("liar-bad-signatures", "the same, beside bad-signatures", &[liar::lie, member::bad_signatures]),
     with_liar("liar-recoveries", "the same, beside recoveries", &[liar::lie, member::recoveries]),
-    with_liar("liar-slow-readers", "the same, beside slow-readers", &[liar::lie, member::slow_readers]),
+    with_liar("liar-slow-readers", "the same, beside slow-readers", &[liar::lie, member::slow_readers]).of_large_values(),
     with_liar("liar-reads-ahead", "the same, beside reads-ahead", &[liar::lie, member::reads_ahead]),
     with_liar("liar-silent-strangers", "the same, beside silent-strangers", &[liar::lie, stranger::silent_strangers]),
 ];
@@ -291,9 +303,14 @@ pub async fn run_attacker(args: &AttackerArgs) -> Result<Done, Failure> {
         Some(cores) => (0..cores.ceil() as usize).for_each(|_| drop(thread::spawn(move || burn(cores)))),
         None => {
             let attack = ATTACKS.iter().find(|attack| attack.name == args.name).ok_or_else(|| Failure::wrong("there is no such attack"))?;
+            if attack.reads_large_values {
+                // Before anybody lies, which would make it slow: only the attack is to be measured.
+                member::write_large_values(&target).await?;
+            }
             attack.parts.iter().try_for_each(|part| part(&target))?;
         }
     }
+    out!("{BEGUN}");
     let ended = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     ended.await.attempt("wait", "standard input")?.attempt("read", "standard input")?;
     out!("{}", target.counts.to_json());

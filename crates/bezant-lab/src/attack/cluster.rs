@@ -1,9 +1,9 @@
 //! The cluster that is attacked, the honest clients, and what the system says of their processes.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use bezant::failure::{Attempt as _, Failure};
 
+use super::BEGUN;
 use super::liar::LIAR;
 
 /// How many honest transactions are under way at a time.
@@ -108,15 +109,20 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Starts a process that attacks this cluster, or only burns so many cores.
+    /// Starts a process that attacks this cluster, or only burns so many cores, and waits until it does.
     pub fn attacker(&self, name: &str, burn: Option<f64>) -> Result<Attacker, Failure> {
         let mut command = Command::new(self.program);
         command.args(["attacker", name, "--cluster", &self.path(), "--keys", &self.keys.to_string()]);
         if let Some(cores) = burn {
             command.args(["--burn", &cores.to_string()]);
         }
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().attempt("start the attacker", name)?;
-        Ok(Attacker { child })
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().attempt("start the attacker", name)?;
+        let said = child.stdout.take().map(BufReader::new);
+        let mut attacker = Attacker { child, said };
+        let mut line = String::new();
+        let read = attacker.said.as_mut().map_or(Ok(0), |said| said.read_line(&mut line));
+        read.attempt("read from the attacker", name)?;
+        if line.trim_end() == BEGUN { Ok(attacker) } else { Err(Failure::failed("the attacker could not begin").at(name)) }
     }
 
     /// Runs the honest clients for a phase, and looks at everybody meanwhile.
@@ -211,6 +217,7 @@ impl Load {
 /// A process that attacks, and ends when this goes.
 pub struct Attacker {
     child: Child,
+    said: Option<BufReader<ChildStdout>>,
 }
 
 impl Attacker {
@@ -218,7 +225,7 @@ impl Attacker {
     pub fn end(mut self) -> Json {
         drop(self.child.stdin.take());
         let mut said = String::new();
-        let read = self.child.stdout.take().map(|mut out| out.read_to_string(&mut said));
+        let read = self.said.take().map(|mut out| out.read_to_string(&mut said));
         if matches!(read, Some(Ok(_))) { serde_json::from_str(&said).unwrap_or_default() } else { Json::Null }
     }
 

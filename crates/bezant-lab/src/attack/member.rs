@@ -44,12 +44,12 @@ pub fn tiny_frames(target: &Arc<Target>) -> Result<(), Failure> {
 
 /// Reads whose answers have 7 MiB, four at a time on each connection.
 pub fn large_reads(target: &Arc<Target>) -> Result<(), Failure> {
-    after_large_values(target, |target| attack(target, 2, Pace::Answered(4), read_large))
+    attack(target, 2, Pace::Answered(4), read_large)
 }
 
 /// The same, and answers are never read.
 pub fn slow_readers(target: &Arc<Target>) -> Result<(), Failure> {
-    after_large_values(target, |target| attack(target, 8, Pace::Unread, read_large))
+    attack(target, 8, Pace::Unread, read_large)
 }
 
 /// Reads that name one key as often as a read may name keys, which no correct client sends.
@@ -176,29 +176,19 @@ fn read_large(target: &Target, number: u64) -> Vec<u8> {
     frames([Message::Read { request: number, timestamp: own(target, now_ns()), keys }], Apart::Full)
 }
 
-/// Begins an attack when there are large values to read, which the attacker writes as any client does.
-fn after_large_values(target: &Arc<Target>, begin: fn(&Arc<Target>) -> Result<(), Failure>) -> Result<(), Failure> {
-    let config = bezant_client::load(target.folder.join(FOLDER))?;
-    let target = Arc::clone(target);
-    tokio::spawn(async move {
-        let written = async {
-            let client = bezant_client::connect(config).await?;
-            for first in (0..LARGE_VALUES).step_by(LARGE_VALUES_WRITTEN as usize) {
-                let written = client.transact(|transaction| async move {
-                    for at in first..LARGE_VALUES.min(first + LARGE_VALUES_WRITTEN) {
-                        transaction.put(large_key(at), Value::from("v".repeat(LARGE_VALUE_BYTES).as_str()));
-                    }
-                    Ok(())
-                });
-                written.await?;
+/// Writes the large values that attacks read, as any client writes.
+pub async fn write_large_values(target: &Target) -> Result<(), Failure> {
+    let client = bezant_client::connect(bezant_client::load(target.folder.join(FOLDER))?).await?;
+    for first in (0..LARGE_VALUES).step_by(LARGE_VALUES_WRITTEN as usize) {
+        let written = client.transact(|transaction| async move {
+            for at in first..LARGE_VALUES.min(first + LARGE_VALUES_WRITTEN) {
+                transaction.put(large_key(at), Value::from("v".repeat(LARGE_VALUE_BYTES).as_str()));
             }
-            client.close().await;
-            begin(&target)
-        };
-        if let Err(failure) = written.await {
-            eprintln!("{failure}");
-        }
-    });
+            Ok(())
+        });
+        written.await?;
+    }
+    client.close().await;
     Ok(())
 }
 
