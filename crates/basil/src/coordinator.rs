@@ -4,10 +4,11 @@
 //!
 //! This file has a commit's whole way on the client's side: which message goes where, the votes (ST1, §4.2), the logged decision
 //! (ST2), and the writeback (§4.3). What votes amount to is in [`crate::tally`]. The folder has the rest: `reads` (§4.1), and the
-//! commit of what has only read; `scans`, which read ranges; `recovery` (§5); `reconfiguration`, when the operators change a key; and `interface`, what a coordinator is asked and tells.
+//! commit of what has only read; `scans`, which read ranges; `recovery` (§5); `reconfiguration`, when the operators change a key; `slow_replicas` and `connections`, whose votes are
+//! waited for; and `interface`, what a coordinator is asked and tells.
 
+mod connections;
 mod interface;
-
 mod reads;
 mod reconfiguration;
 mod recovery;
@@ -25,6 +26,7 @@ use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use types::{Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
+use self::connections::Connections;
 use self::reads::{ReadOperation, ReadRequest};
 use self::scans::{ScanOperation, ScanRequest};
 use self::slow_replicas::SlowReplicas;
@@ -81,6 +83,7 @@ pub struct Coordinator {
     timers: Timers<Timer>,
     adaptive_timeout: Vec<AdaptiveTimeout>,
     slow_replicas: SlowReplicas,
+    connections: Connections,
     round_trips: RoundTrips,
     /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's.
     usual_commit: MedianDuration,
@@ -107,6 +110,7 @@ impl Coordinator {
         Self {
             round_trips: RoundTrips::new(quorums, shards),
             slow_replicas: SlowReplicas::new(shards, quorums.replicas()),
+            connections: Connections::new(shards, quorums.replicas()),
             quorums,
             cluster,
             options,
@@ -297,12 +301,13 @@ impl Coordinator {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let since = attempt.commit_quorum_at.unwrap_or(now);
         let lag_us = now.since(since) / 1_000;
+        let is_expected = self.connections.has_had(replica.shard, replica.index, attempt.asked_at);
         if lag_us <= WAIT_US_MIN || lag_us <= attempt.worth_us(&self.round_trips) {
             self.slow_replicas.prompt(replica);
-        } else if attempt.fast_path_wait != FastPathWait::Over {
+        } else if is_expected && attempt.fast_path_wait != FastPathWait::Over {
             self.slow_replicas.late(replica, now, since);
         }
-        if self.slow_replicas.is_waited_for(replica.shard, replica.index, now) {
+        if is_expected && self.slow_replicas.is_waited_for(replica.shard, replica.index, now) {
             attempt.last_waited_for = now;
         }
     }
@@ -331,7 +336,9 @@ impl Coordinator {
         if attempt.commit_quorum_at.is_none() && decision == Decision::Commit {
             attempt.commit_quorum_at = Some(now);
         }
-        let waited_for = |shard, index| self.slow_replicas.is_waited_for(shard, index, now);
+        let asked_at = attempt.asked_at;
+        let waited_for =
+            |shard, index| self.connections.has_had(shard, index, asked_at) && self.slow_replicas.is_waited_for(shard, index, now);
         let hopeful = self.options.fast_path == FastPath::On && attempt.may_end_fast(decision, quorums, waited_for);
         match attempt.fast_path_wait {
             _ if !hopeful => self.log(now, id, decision, out),
@@ -349,9 +356,11 @@ impl Coordinator {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.fast_path_wait = FastPathWait::Over;
         // A shard that has no quorum yet is further away, and nobody there has been waited for.
-        let is_slow = |tally: &&Tally| matches!(tally.outcome(self.quorums), Outcome::CommitSlow | Outcome::AbortSlow);
-        for tally in attempt.tallies.iter().filter(is_slow) {
-            for replica in self.cluster.replicas_of(tally.shard()).filter(|replica| !tally.heard(replica.index)) {
+        for tally in attempt.tallies.iter().filter(|tally| tally.is_slow(self.quorums)) {
+            let was_waited_for = |replica: &ReplicaId| {
+                !tally.heard(replica.index) && self.connections.has_had(replica.shard, replica.index, attempt.asked_at)
+            };
+            for replica in self.cluster.replicas_of(tally.shard()).filter(was_waited_for) {
                 self.slow_replicas.late(replica, now, attempt.waits_since);
             }
         }
@@ -669,6 +678,7 @@ impl Machine for Coordinator {
             }
             Input::Command(Command::Finish { transaction }) => self.on_finish_command(now, transaction, outbox),
             Input::Command(Command::Reconfigure { cluster }) => self.on_reconfigure_command(now, cluster, outbox),
+            Input::Command(Command::Connected { replicas }) => self.on_connected_command(now, &replicas, outbox),
             Input::Message { from: Party::Replica(from), message } => {
                 match message.into_inner() {
                     Message::ReadReply { request, clock, results, prepared, is_promised } => {

@@ -16,7 +16,7 @@ use engine::{
 };
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
-use types::{Cluster, ClusterId, Key, KeyRange, Timestamp, Value};
+use types::{Cluster, ClusterId, Key, KeyRange, ReplicaId, Timestamp, Value};
 
 use crate::buffer::Buffer;
 use crate::certificate::Decision;
@@ -132,7 +132,7 @@ impl<D: Driver> Session<D> {
             Request::Commit(commit) => self.commit(now, operation, commit),
             Request::Private(private) => {
                 let command = private.take::<Command>().map_err(|_| Foreign)?;
-                if let Command::Reconfigure { .. } = command {
+                if let Command::Reconfigure { .. } | Command::Connected { .. } = command {
                     return Ok(Begun::Command(command));
                 }
                 self.under_way.insert(operation, UnderWay::Private);
@@ -272,6 +272,10 @@ impl<D: Driver> engine::Session for Session<D> {
 
     fn reconfigured(cluster: Arc<Cluster>) -> Option<Request> {
         Some(Request::Private(Private::new(Command::Reconfigure { cluster })))
+    }
+
+    fn connected(replicas: Vec<ReplicaId>) -> Option<Request> {
+        Some(Request::Private(Private::new(Command::Connected { replicas })))
     }
 
     fn statistics(&self, out: &mut Statistics) {

@@ -121,6 +121,12 @@ impl Tally {
         }
     }
 
+    /// Whether there are votes enough for a decision that has to be logged.
+    #[must_use]
+    pub fn is_slow(&self, quorums: Quorums) -> bool {
+        matches!(self.outcome(quorums), Outcome::CommitSlow | Outcome::AbortSlow)
+    }
+
     /// Whether votes still to come, of those who are `waited_for`, could turn a slow outcome into a better one.
     #[must_use]
     pub fn may_improve(&self, quorums: Quorums, waited_for: impl Fn(u16) -> bool) -> bool {

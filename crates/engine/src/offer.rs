@@ -110,6 +110,13 @@ pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Unsigned = Inf
         None
     }
 
+    /// What tells a session with which replicas its process is connected now; nothing where an engine does not mind. It is not answered. Whoever
+    /// runs a session that minds may begin without some replicas: it is told of them before it is asked anything, and waits for none of these. Who is told
+    /// nothing takes it that all are connected.
+    fn connected(_replicas: Vec<ReplicaId>) -> Option<Request> {
+        None
+    }
+
     /// What it has done so far. Called after each write: it should be cheap.
     fn statistics(&self, out: &mut Statistics);
 }

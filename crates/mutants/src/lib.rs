@@ -153,6 +153,7 @@ mutants! {
     TooOldOfOne: "§4.2", "one replica that refuses a transaction as too old shows that it never happens";
     LateRefusalBelieved: "§4.2", "replicas that refuse what they may have voted on and forgotten show that it never happens";
     DecisionUnjustified: "§4.2 (5)", "any decision may be logged";
+    DisconnectedWaitedFor: "§4.2 (5)", "votes are waited for that nobody without a connection can be asked for";
     LoggedAnywhere: "§4.2 (5)", "a decision may be logged on any shard that takes part";
     LoggedTwice: "§4.2 (6)", "another decision takes the place of the one logged";
     DecisionUnlogged: "§4.2 (6)", "a logged decision is not written to the journal";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::ReadMode;
 use machine::Voters;
-use types::{Cluster, Key, KeyRange, Timestamp};
+use types::{Cluster, Key, KeyRange, ReplicaId, Timestamp};
 
 use crate::certificate::Certificate;
 use crate::message::Refusal;
@@ -130,6 +130,11 @@ pub enum Command {
         /// The cluster as it is now.
         cluster: Arc<Cluster>,
     },
+    /// This process is now connected with these replicas and no others; with all of them, until it is told so first. Nobody is told.
+    Connected {
+        /// The replicas, of all shards.
+        replicas: Vec<ReplicaId>,
+    },
 }
 
 impl Command {
@@ -141,7 +146,7 @@ impl Command {
             | Self::Scan { operation, .. }
             | Self::Commit { operation, .. }
             | Self::CommitReads { operation, .. } => *operation = number,
-            Self::Finish { .. } | Self::Reconfigure { .. } => {}
+            Self::Finish { .. } | Self::Reconfigure { .. } | Self::Connected { .. } => {}
         }
         self
     }

@@ -164,7 +164,8 @@ impl Coordinator {
         replicas.rotate_left(first);
         let near_us = self.round_trips.near_us(shard, count);
         // Stable: those who are as good as one another take turns.
-        replicas.sort_by_key(|replica| (suspects.contains(replica.index), !self.round_trips.is_near(*replica, near_us)));
+        let may_be_silent = |replica: &ReplicaId| suspects.contains(replica.index) || !self.connections.has(*replica);
+        replicas.sort_by_key(|replica| (may_be_silent(replica), !self.round_trips.is_near(*replica, near_us)));
         replicas
     }
 
@@ -227,7 +228,7 @@ impl Coordinator {
         let choices = request.choices(needed, self.quorums, &self.recent_commits);
         let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
-        let all_replied = request.replied.count() >= request.asked.count();
+        let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let everyone = self.quorums.replicas();
         if operation.mode == ReadMode::AsOf {
             if are_final(&choices, self.quorums) {

@@ -274,7 +274,7 @@ impl Coordinator {
         let Some(request) = self.scan_requests.get(&number) else { return };
         let Some(scan) = self.scans.get(&request.operation) else { return };
         let needed = self.options.read_quorum.needed(self.quorums);
-        let all_replied = request.replied.count() >= request.asked.count();
+        let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let all_asked = request.asked.count() >= self.quorums.replicas();
         let is_widest = |page: &PageFound| request.answers.iter().all(|answer| answer.end <= page.end);
         let page = request.found(scan, needed, self.quorums, &self.recent_commits);
