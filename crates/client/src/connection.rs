@@ -65,6 +65,31 @@ fn tell_of_changes<S: Session, W: Send + 'static>(handle: NodeHandle<Ask, W>, mu
     Telling(telling.abort_handle())
 }
 
+/// Tells the session with which replicas it is connected, and again whenever that changes. What it gives is how it stood when the session was last told:
+/// whoever asks something of the session after looking there asks one that knows.
+fn tell_of_peers<S: Session, W: Send + 'static>(handle: NodeHandle<Ask, W>) -> (Telling, watch::Receiver<Peers>) {
+    let (teller, told) = watch::channel(Peers::new());
+    let telling = tokio::spawn(async move {
+        let mut known: Option<Vec<ReplicaId>> = None;
+        loop {
+            let peers = handle.peers();
+            let is_connected = |(_, state): &(&ReplicaId, &PeerState)| **state == PeerState::Connected;
+            let connected: Vec<ReplicaId> = peers.iter().filter(is_connected).map(|(replica, _)| *replica).collect();
+            if known.as_ref() != Some(&connected) {
+                if let Some(request) = S::connected(connected.clone())
+                    && handle.command(Ask { operation: UNANSWERED, request }).await.is_err()
+                {
+                    return;
+                }
+                known = Some(connected);
+            }
+            teller.send_replace(peers.clone());
+            handle.peers_until(|now| *now != peers).await;
+        }
+    });
+    (Telling(telling.abort_handle()), told)
+}
+
 /// Ends with the connection, which it would keep alive.
 struct Telling(tokio::task::AbortHandle);
 
@@ -101,7 +126,9 @@ pub(crate) struct Connection {
     turns: Arc<Turns>,
     /// Where it was opened, and runs.
     runtime: tokio::runtime::Handle,
-    _telling: Telling,
+    /// How it stood with the replicas when the session was last told.
+    told: watch::Receiver<Peers>,
+    _telling: [Telling; 2],
 }
 
 impl Connection {
@@ -148,7 +175,8 @@ impl Connection {
             session.statistics(&mut copy);
         };
         let node = runtime::start(node_options, session, NoSigner, on_written, on_event)?;
-        let telling = tell_of_changes::<S, W>(node.handle(), newest.clone());
+        let changes_told = tell_of_changes::<S, W>(node.handle(), newest.clone());
+        let (peers_told, told) = tell_of_peers::<S, W>(node.handle());
         let connection = Self {
             newest,
             client: config.client,
@@ -169,9 +197,10 @@ impl Connection {
             pools,
             pool_metrics: OnceLock::new(),
             runtime: tokio::runtime::Handle::current(),
-            _telling: telling,
+            told,
+            _telling: [changes_told, peers_told],
         };
-        connection.ready(dialled, Duration::from_millis(config.timeouts.connect_ms)).await?;
+        connection.ready(dialled, S::connected(Vec::new()).is_some(), Duration::from_millis(config.timeouts.connect_ms)).await?;
         if let Some(warning) = connection.clock_warning() {
             tracing::warn!("{warning}");
         }
@@ -179,20 +208,25 @@ impl Connection {
     }
 
     /// Waits for as many replicas of every shard as a commit needs, for no longer than there is hope; and a little for the others of
-    /// those `dialled`, until each has been tried once; and for the cluster's time.
-    async fn ready(&self, dialled: usize, longest: Duration) -> Result<(), ConnectError> {
+    /// those `dialled`, until each has been tried once; and for the cluster's time. A session that `minds` with whom it is connected asks nothing of the
+    /// others that it would wait for, so these are waited for only as long again as it took to connect with enough: one that hangs costs little
+    /// where all are near, and one that is far away is not left out.
+    async fn ready(&self, dialled: usize, minds: bool, longest: Duration) -> Result<(), ConnectError> {
         let began = Instant::now();
-        let all_tried = |peers: &Peers| peers.len() == dialled && peers.values().all(|state| *state != PeerState::Connecting);
-        let all = self.session.peers_until(Box::new(all_tried));
-        let _ = tokio::time::timeout(longest.min(ALL_CONNECTED_WAIT), all).await;
+        let mut told = self.told.clone();
         let cluster = self.cluster();
         let needed = (self.profile.quorum)(cluster.faults());
         let connected = |peers: &Peers| self.fewest(peers, |state| *state == PeerState::Connected);
         let possible = |peers: &Peers| self.fewest(peers, |state| !has_said_no(state));
         let is_decided = |peers: &Peers| connected(peers) >= needed || (peers.len() == dialled && possible(peers) < needed);
-        let decided = self.session.peers_until(Box::new(is_decided));
-        let _ = tokio::time::timeout(longest.saturating_sub(began.elapsed()), decided).await;
-        let peers = self.session.peers();
+        let _ = tokio::time::timeout(longest, told.wait_for(is_decided)).await;
+        // Who is to hear that there are too few hears of all of them, if that is soon.
+        let is_enough = connected(&told.borrow()) >= needed;
+        let again = if is_enough && minds { began.elapsed() } else { ALL_CONNECTED_WAIT };
+        let rest = again.min(longest.min(ALL_CONNECTED_WAIT).saturating_sub(began.elapsed()));
+        let all_tried = |peers: &Peers| peers.len() == dialled && peers.values().all(|state| *state != PeerState::Connecting);
+        let _ = tokio::time::timeout(rest, told.wait_for(all_tried)).await;
+        let peers = told.borrow().clone();
         if connected(&peers) >= needed && self.knows_time(longest.saturating_sub(began.elapsed())).await {
             return Ok(());
         }
@@ -535,7 +569,7 @@ impl fmt::Debug for Connection {
 
 /// More timestamps than anybody takes ahead of time, in nanoseconds.
 const NEAR_NS: u64 = 1_000_000;
-/// How long connecting waits for replicas that neither answer nor refuse, once it could go on without them.
+/// How long connecting waits at most for replicas that neither answer nor refuse, once it could go on without them.
 const ALL_CONNECTED_WAIT: Duration = Duration::from_millis(500);
 /// People are told of a clock that is off by so much, in milliseconds: more than a long way to the replicas explains.
 const CLOCK_OFF_MS: u64 = 500;

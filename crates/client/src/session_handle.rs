@@ -18,7 +18,6 @@ pub(crate) trait SessionHandle: Send + Sync {
     fn try_ask(&self, ask: Ask) -> Result<(), NotTaken<Ask>>;
     fn ask(&self, ask: Ask) -> Later<'_, Result<(), Stopped<Ask>>>;
     fn peers(&self) -> Peers;
-    fn peers_until<'a>(&'a self, enough: Box<dyn FnMut(&Peers) -> bool + Send + 'a>) -> Later<'a, ()>;
     fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver>;
     fn versions(&self) -> BTreeMap<ReplicaId, u64>;
     fn close(&self) -> Later<'_, ()>;
@@ -48,10 +47,6 @@ impl<M: Machine<Command = Ask> + Send + 'static, W: Wire> SessionHandle for Runn
 
     fn peers(&self) -> Peers {
         self.handle.peers()
-    }
-
-    fn peers_until<'a>(&'a self, enough: Box<dyn FnMut(&Peers) -> bool + Send + 'a>) -> Later<'a, ()> {
-        Box::pin(self.handle.peers_until(enough))
     }
 
     fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {

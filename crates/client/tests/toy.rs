@@ -10,7 +10,8 @@ use client::{Client, ConnectError, Error, Heard, Operation, PoolOptions, Refusal
 use config::{Config, Endpoint, FastPath, ReadOnly, ReadQuorum, Timeouts, Topology};
 use crypto::{BatchSigner, SecretKey, Signatures, Verified, Verifier};
 use engine::{
-    Advice, Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Found, Profile, Request, Response, Statistics, Tell,
+    Advice, Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, Request, Response,
+    Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use runtime::{Identity, Limits, Metrics, Node, NodeOptions, RunOn, make_certificate};
@@ -175,6 +176,8 @@ struct Optimist {
     value: u64,
     prepared: Option<u64>,
     commits: u64,
+    /// With which replicas it was last told that it is connected.
+    connected: Vec<ReplicaId>,
 }
 
 static OPTIMIST: Profile =
@@ -190,6 +193,10 @@ impl Machine for Optimist {
     fn step(&mut self, _: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         let Input::Command(Ask { operation, request }) = input else { return };
         let outcome = match request {
+            Request::Private(told) => {
+                self.connected = told.take().expect("nobody else tells it anything");
+                return;
+            }
             Request::Read { keys, .. } => {
                 let seen = value(self.prepared.unwrap_or(self.value));
                 let found = keys.into_iter().map(|key| (key, seen.clone())).collect();
@@ -224,15 +231,23 @@ impl engine::Session for Optimist {
         &OPTIMIST
     }
 
+    fn connected(replicas: Vec<ReplicaId>) -> Option<Request> {
+        Some(Request::Private(Private::new(replicas)))
+    }
+
     fn statistics(&self, out: &mut Statistics) {
         out.counter("commits", "Transactions committed", self.commits);
+        // A digit for each, so that six are told apart.
+        out.gauge("connected", "With whom it is connected", self.connected.iter().map(|replica| 10_u64.pow(replica.index.into())).sum());
     }
 }
 
 #[tokio::test]
 async fn a_comparison_fails_by_what_committed_alone() {
     let nodes = six().await;
-    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0 }).await.expect("all six serve");
+    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new() })
+        .await
+        .expect("all six serve");
     let put = Operation::Put(Key::from("k"), Value::from("3"));
     // It sees 2 first, which nobody ever wrote.
     let done = client.run(vec![Operation::Compare(Key::from("k"), value(1)), put.clone()]).await.expect("it has that value");
@@ -240,6 +255,44 @@ async fn a_comparison_fails_by_what_committed_alone() {
     let failed = client.run(vec![put, Operation::Compare(Key::from("k"), value(2))]).await.expect_err("it has another value");
     assert!(matches!(failed, Error::Refused(Refusal::CompareFailed { operation: 1 })), "{failed}");
     assert_eq!(client.statistics().get("commits"), 2, "also that it failed is agreed upon");
+}
+
+#[tokio::test]
+async fn a_session_is_told_with_whom_it_is_connected_before_anybody_asks_it_anything() {
+    let mut nodes = six().await;
+    let mut at = addresses(&nodes);
+    drop(nodes.remove(2).stop().await);
+    // Its host takes connections, and nobody there says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    drop(nodes.remove(3).stop().await);
+    at[4] = silent.local_addr().expect("it has one").to_string();
+    let optimist = || Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new() };
+    // Of four that serve, three are enough for this engine: on a busy machine it may begin without the fourth, and is told of it later.
+    let client = connect_to(&at, optimist()).await.expect("four are enough");
+    let told = || async {
+        client.begin().get("k").await.expect("it answers");
+        client.statistics().get("connected")
+    };
+    let first = told().await;
+    assert!([101_011, 1_011, 100_011, 101_001, 101_010].contains(&first), "{first}");
+    let until = |wanted: u64| timeout(PATIENCE, async move { while told().await != wanted {} });
+    until(101_011).await.expect("it is connected with four");
+    drop(nodes.remove(0).stop().await);
+    until(101_010).await.expect("it is told that one is lost");
+}
+
+#[tokio::test]
+async fn a_session_that_minds_does_not_wait_for_who_hangs() {
+    let nodes = six().await;
+    let (mut at, silent) = (addresses(&nodes), std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free"));
+    at[5] = silent.local_addr().expect("it has one").to_string();
+    let mut fastest = PATIENCE;
+    for _ in 0..5 {
+        let (began, optimist) = (Instant::now(), Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new() });
+        connect_to(&at, optimist).await.expect("five are enough").close().await;
+        fastest = fastest.min(began.elapsed());
+    }
+    assert!(fastest < Duration::from_millis(400), "one that hangs costs {fastest:?}");
 }
 
 #[tokio::test]
