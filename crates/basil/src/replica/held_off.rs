@@ -24,9 +24,9 @@ use crate::transaction::Transaction;
 
 /// For how long a key is promised to nobody when a writer of it was held off, in nanoseconds; up to the second where it happens again and again.
 const FIRST_NS: u64 = 250_000_000;
-const MOST_NS: u64 = 10_000_000_000;
+const MOST_NS: u64 = 60_000_000_000;
 /// So many times as long each time, where it happens again within so many times as long.
-const GROWTH: u64 = 4;
+const GROWTH: u64 = 8;
 const SOON: u64 = 8;
 /// What lies so far back is the past, in nanoseconds.
 const RECENT_NS: u64 = 1_000_000_000;
