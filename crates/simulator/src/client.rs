@@ -16,8 +16,8 @@ pub(crate) struct ClientActor<S: System> {
     /// How many processes it has been.
     pub lives: u64,
     pub armed: Option<u64>,
-    /// Its machine was paused, and nothing that this process could see shows that.
-    pub was_paused: bool,
+    /// Until then its clock stands still, or did, as that of a machine that was paused, and nothing that this process could see shows that.
+    pub paused_until: u64,
     /// The task it is at.
     pub task: Option<Task>,
     tasks: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Task {
 impl<S: System> ClientActor<S> {
     pub fn new(id: ClientId, machine: S::Client, clock: Clock, random: Random) -> Self {
         let outbox = OutboxOf::<S::Client>::default();
-        Self { id, clock, machine, random, lives: 1, armed: None, was_paused: false, task: None, tasks: 0, done_since_heal: 0, outbox }
+        Self { id, clock, machine, random, lives: 1, armed: None, paused_until: 0, task: None, tasks: 0, done_since_heal: 0, outbox }
     }
 
     pub fn party(&self) -> Party {
@@ -57,8 +57,13 @@ impl<S: System> ClientActor<S> {
     pub fn restart(&mut self) {
         self.lives += 1;
         self.clock.forget();
-        self.was_paused = false;
+        self.paused_until = 0;
         self.forget();
+    }
+
+    /// Its machine is paused for a while.
+    pub fn pause(&mut self, now: u64, random: &mut Random) {
+        self.paused_until = self.paused_until.max(now) + self.clock.stand_still(random);
     }
 
     /// Leaves what it is at.

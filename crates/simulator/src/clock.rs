@@ -60,11 +60,23 @@ impl Clock {
         clock
     }
 
-    /// The machine is paused for a while, and nothing on it shows that.
-    pub fn stand_still(&mut self, random: &mut Random) {
+    /// The machine is paused for a while, and nothing on it shows that. Gives for how long, in nanoseconds.
+    pub fn stand_still(&mut self, random: &mut Random) -> u64 {
         let stood_still_ns = random.below(STOOD_STILL_MS_MAX * 1_000_000);
         self.stood_still_ns += stood_still_ns;
         self.ahead_ns -= signed(stood_still_ns);
+        stood_still_ns
+    }
+
+    /// How far somebody sets all wall clocks off, in nanoseconds: within their bounds, or, where clocks are wild, far out of them.
+    pub fn error(random: &mut Random, clocks: Clocks) -> i64 {
+        let most_ms = if clocks == Clocks::Wild { WILD_MS_MAX } else { SKEW_MS_MAX / 2 };
+        signed(random.below(2 * most_ms * 1_000_000)) - signed(most_ms * 1_000_000)
+    }
+
+    /// Somebody sets the wall clock so far off. What the process goes by goes on evenly; the next one begins there.
+    pub fn set(&mut self, ahead_ns: i64) {
+        self.ahead_ns = signed(SKEW_MS_MAX * 1_000_000) + ahead_ns;
     }
 
     /// Puts the clock somewhere else: within its bounds, or, where clocks are wild, now and then far out of them.

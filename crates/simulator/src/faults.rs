@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use random::Named as _;
 
+use crate::clock::Clock;
 use crate::disk::{PendingCrash, Rot};
 use crate::network::LinkProfile;
 use crate::scenario::FaultClass;
@@ -46,6 +47,8 @@ const PROGRESS_MS_MAX: u64 = 60_000;
 const UNDECIDED_MS_MAX: u64 = 60_000;
 /// How long the last look may take, in milliseconds of virtual time.
 const AUDIT_MS_MAX: u64 = 20_000;
+/// How much longer what a client says takes, in milliseconds: also by more than replicas grant timestamps.
+const SLOW_MS: [u64; 6] = [0, 0, 100, 200, 400, 800];
 /// How often somebody looks whether all is done, in milliseconds.
 const LOOK_MS: u64 = 20;
 
@@ -84,6 +87,10 @@ random::named! {
         Reconfigure,
         /// A bit flips in a value that a replica holds and that nobody is at: in its memory, and where it will be written from there.
         FlipAtRest,
+        /// All replicas' wall clocks are set, as far as one another's. Processes that run do not follow, and those that start begin there.
+        SetClocks,
+        /// What one client says takes much longer, to whomever, or no longer than at first: so it takes replicas' clocks to show more than they do.
+        SlowClient,
     }
 }
 
@@ -105,6 +112,7 @@ impl FaultKind {
             Self::Upgrade => FaultClass::Upgrades,
             Self::Reconfigure => FaultClass::Changes,
             Self::FlipAtRest => FaultClass::SilentFlips,
+            Self::SetClocks | Self::SlowClient => FaultClass::FalseTimes,
         }
     }
 
@@ -172,10 +180,7 @@ impl<S: System> World<S> {
                     self.replicas[at].clock.stand_still(&mut self.faults);
                 }
                 Actor::Replica(at) => self.replicas[at].clock.jump(&mut self.faults, self.setting.clocks),
-                Actor::Client(at) => {
-                    self.clients[at].clock.stand_still(&mut self.faults);
-                    self.clients[at].was_paused = true;
-                }
+                Actor::Client(at) => self.clients[at].pause(self.now, &mut self.faults),
             },
             FaultKind::CrashReplica => {
                 let at = self.faults.index(self.replicas.len());
@@ -207,8 +212,16 @@ impl<S: System> World<S> {
                 let at = self.faults.index(self.replicas.len());
                 self.flip_at_rest(at);
             }
+            FaultKind::SetClocks => {
+                let ahead_ns = Clock::error(&mut self.faults, self.setting.clocks);
+                self.replicas.iter_mut().for_each(|replica| replica.clock.set(ahead_ns));
+            }
+            FaultKind::SlowClient => {
+                let (at, by_ms) = (self.faults.index(self.auditor()), self.faults.pick(&SLOW_MS));
+                (0..self.replicas.len()).for_each(|to| self.network.slow(Actor::Client(at), Actor::Replica(to), by_ms * 1_000));
+            }
         }
-        if matches!(kind.class(), FaultClass::Network | FaultClass::Clocks) {
+        if matches!(kind.class(), FaultClass::Network | FaultClass::Clocks | FaultClass::FalseTimes) {
             self.counts.network_faults += 1;
         }
     }

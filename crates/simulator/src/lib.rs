@@ -71,6 +71,12 @@ pub fn run<S: System>(scenario: &Scenario<S>, seed: u64, tracing: Tracing) -> Re
     world::World::new(scenario, seed, tracing, None).run()
 }
 
+/// The same with one checker listened to and no other, for tests that want to see what that one notices by itself.
+#[must_use]
+pub fn run_watched_by<S: System>(checker: &'static str, scenario: &Scenario<S>, seed: u64, tracing: Tracing) -> Report<S::Counts> {
+    world::World::new(scenario, seed, tracing, None).listening_only_to(checker).run()
+}
+
 /// The same with a rule of the world broken, for tests that want to see the checkers notice.
 #[must_use]
 pub fn run_broken<S: System>(

@@ -18,20 +18,29 @@ const VIOLATIONS_MAX: usize = 8;
 
 /// Every promise seen broken in a run, the first of them first.
 #[derive(Clone, Debug, Default)]
-pub struct Violations(Vec<Violation>);
+pub struct Violations {
+    all: Vec<Violation>,
+    /// The only checker that is listened to, if not all are.
+    only: Option<&'static str>,
+}
 
 impl Violations {
     /// Writes down what `checker` saw.
     pub fn add(&mut self, checker: &'static str, what: String) {
-        if self.0.len() < VIOLATIONS_MAX {
-            self.0.push(Violation { checker, what });
+        if self.all.len() < VIOLATIONS_MAX && self.only.is_none_or(|only| only == checker) {
+            self.all.push(Violation { checker, what });
         }
     }
 
     /// All that were written down.
     #[must_use]
     pub fn all(&self) -> &[Violation] {
-        &self.0
+        &self.all
+    }
+
+    /// From now on what any other checker sees is not written down.
+    pub(crate) fn listen_only_to(&mut self, checker: &'static str) {
+        self.only = Some(checker);
     }
 }
 

@@ -35,6 +35,8 @@ named! {
         Changes,
         /// Bits flip in what up to `f` replicas of a shard hold, and nothing tells them.
         SilentFlips,
+        /// All wall clocks are set at once, and clients take the time to be later than it is.
+        FalseTimes,
     }
 }
 

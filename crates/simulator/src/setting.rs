@@ -150,7 +150,7 @@ impl<S: System> Setting<S> {
             links: draw_links(scenario.faults, &mut knob("weather")),
             regions: if has(FaultClass::Distance) { knob("regions").between(2, 6) } else { 1 },
             clocks: match has(FaultClass::Clocks) {
-                true if knob("clocks").chance(200) => Clocks::Wild,
+                true if has(FaultClass::FalseTimes) || knob("clocks").chance(200) => Clocks::Wild,
                 false if scenario.faults.is_empty() => Clocks::Exact,
                 _ => Clocks::Skewed,
             },

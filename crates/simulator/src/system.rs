@@ -354,8 +354,9 @@ pub struct Scene<'a, S: System> {
     pub party: Party,
     /// What its clock shows.
     pub local: Time,
-    /// Whether its machine was paused, and nothing that its process could see shows that.
-    pub was_paused: bool,
+    /// Until when its clock stood still, or will, in true time, as that of a machine that was paused, and nothing that its process could see
+    /// shows that.
+    pub paused_until: u64,
     /// What it draws from.
     pub random: &'a mut Random,
     /// The run's settings.

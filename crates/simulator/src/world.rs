@@ -172,9 +172,16 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Writes down a broken promise that the world itself has seen.
+    /// Writes down a broken promise that the world itself has seen, which ends the run.
     pub fn violation(&mut self, checker: &'static str, what: String) {
         self.checker.violations().add(checker, what);
+        self.phase = Phase::Done;
+    }
+
+    /// What other checkers see does not count, and does not end the run.
+    pub fn listening_only_to(mut self, checker: &'static str) -> Self {
+        self.checker.violations().listen_only_to(checker);
+        self
     }
 
     /// A world with more at fault than its promises hold for would prove nothing, so that is a violation too.

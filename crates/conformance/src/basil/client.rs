@@ -10,7 +10,7 @@ use basil::{
     TransactionError,
 };
 use crypto::Verified;
-use engine::ReadMode;
+use engine::{ReadMode, stretched};
 use machine::{InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
@@ -24,6 +24,9 @@ type Scene<'a> = simulator::Scene<'a, Basil>;
 
 /// Times in the past are multiples of this, in nanoseconds.
 const PAST_NS: u64 = 100_000_000;
+
+/// After a pause a client's clock goes again so much later than it would if it went right, at most.
+const PAUSE_MORE_NS: u64 = 10_000_000;
 
 /// A client of Basil.
 pub struct BasilClient {
@@ -50,7 +53,7 @@ struct Task {
     tag: String,
     /// Whether it reads the past.
     is_as_of: bool,
-    /// When it began, in true time; nothing where its machine was paused, so that nothing follows from it.
+    /// When it began, in true time; nothing where its machine was paused just before, so that nothing follows from it.
     began: Option<u64>,
     /// The number of the operation it waits for.
     operation: u64,
@@ -123,7 +126,7 @@ impl BasilClient {
         let Some(Task { buffer: Some(buffer), reads, scans, .. }) = self.task.take() else { return Next::Wait };
         let (party, at) = (scene.party, buffer.timestamp());
         scene.line(|| format!("{party} has read what there was at {at:?}"));
-        scene.checker.has_read_past(scene.id, at, Seen { reads, scans });
+        scene.checker.has_read_past(scene.now, scene.id, at, Seen { reads, scans });
         scene.engine_counts.past += 1;
         Next::Done
     }
@@ -311,7 +314,10 @@ impl Client<Basil> for BasilClient {
         let number = self.operations;
         let tag = format!("{}.{number}", scene.id);
         let buffer = Some(Buffer::new(timestamp));
-        let began = (!scene.was_paused).then_some(scene.now);
+        // What it heard of clocks before it was paused is good for a while, and it cannot see that it was.
+        let good_ns = stretched(self.options.clock_good_ms * 1_000_000) + PAUSE_MORE_NS;
+        let is_told = scene.paused_until == 0 || scene.now > scene.paused_until + good_ns;
+        let began = is_told.then_some(scene.now);
         self.task = Some(Task {
             plan,
             number,

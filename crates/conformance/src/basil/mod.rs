@@ -132,6 +132,12 @@ impl System for Basil {
             "messages are lost, late and doubled, links are cut, clocks jump",
         ),
         scenario(
+            "clocks",
+            12_000,
+            &[FaultClass::FalseTimes, FaultClass::Network, FaultClass::Clocks, FaultClass::Crashes],
+            "clocks are set all at once, clients are wrong about the time, machines are paused, processes crash, links fail",
+        ),
+        scenario(
             "crashes",
             12_000,
             &[FaultClass::Crashes, FaultClass::DiskDamage, FaultClass::Clocks],
@@ -289,7 +295,8 @@ impl System for Basil {
     }
 
     fn checker(cluster: &Arc<Cluster>, clients: &Clients) -> Checker {
-        Checker::new(cluster.clone(), clients.honest.iter().copied().chain([clients.auditor]).collect())
+        let honest = clients.honest.iter().copied().chain([clients.auditor]).collect();
+        Checker::new(cluster.clone(), honest, !clients.byzantine.is_empty())
     }
 
     fn is_pending(replica: &Node<Memory>) -> bool {

@@ -48,6 +48,8 @@ pub(crate) enum Plan {
     Sweep { first: u64, limit: u64 },
     /// Reads all accounts as they were so long ago, and then all slots.
     Past { ago_ms: u64 },
+    /// Reads one of the keys that are written without being read.
+    Peek { blob: u64 },
     /// Reads all there is: the last transaction of a run.
     Everything,
 }
@@ -73,6 +75,8 @@ random::named! {
         Sweep,
         /// See [`Plan::Past`].
         Past,
+        /// See [`Plan::Peek`].
+        Peek,
         /// See [`Plan::Everything`].
         Everything,
     }
@@ -159,6 +163,9 @@ impl Plan {
         if allowed.contains(&PlanKind::Past) && (random.chance(100) || allowed.len() == 1) {
             return Self::Past { ago_ms: random.below(PAST_MS_MAX) };
         }
+        if allowed.contains(&PlanKind::Peek) && (random.chance(250) || allowed.len() == 1) {
+            return Self::Peek { blob: random.below(BLOBS) };
+        }
         // Where no ranges are read, runs are what they were before there were any.
         let ranges: Vec<PlanKind> = allowed.iter().copied().filter(|kind| kind.scans()).collect();
         if !ranges.is_empty() && (random.chance(150) || allowed.len() == ranges.len()) {
@@ -200,7 +207,7 @@ impl Plan {
     }
 
     pub fn only_reads(&self) -> bool {
-        matches!(self, Self::Audit | Self::Look { .. } | Self::Sweep { .. } | Self::Past { .. } | Self::Everything)
+        matches!(self, Self::Audit | Self::Look { .. } | Self::Sweep { .. } | Self::Past { .. } | Self::Peek { .. } | Self::Everything)
     }
 
     pub fn kind(&self) -> PlanKind {
@@ -214,6 +221,7 @@ impl Plan {
             Self::Take { .. } => PlanKind::Take,
             Self::Sweep { .. } => PlanKind::Sweep,
             Self::Past { .. } => PlanKind::Past,
+            Self::Peek { .. } => PlanKind::Peek,
             Self::Everything => PlanKind::Everything,
         }
     }
@@ -264,6 +272,7 @@ impl Plan {
                 let first = missing(vec![counter(which)], buffer);
                 first.or_else(|| missing(vec![account(of)], buffer)).unwrap_or(Ask::Commit)
             }
+            Self::Peek { blob: which } => missing(vec![blob(which)], buffer).unwrap_or(Ask::Commit),
             Self::Audit => missing((0..ACCOUNTS).map(account).collect(), buffer).unwrap_or(Ask::Commit),
             Self::Rotate { start } => rotate(start, buffer, tag),
             Self::Take { .. } | Self::Sweep { .. } if !buffer.has_scanned() => {

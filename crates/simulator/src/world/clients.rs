@@ -47,7 +47,7 @@ impl<S: System> World<S> {
             id: client.id,
             party: client.party(),
             local: client.clock.read(self.now),
-            was_paused: client.was_paused,
+            paused_until: client.paused_until,
             random: &mut client.random,
             setting: &self.setting,
             checker: &mut self.checker,

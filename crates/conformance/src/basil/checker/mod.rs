@@ -12,13 +12,14 @@
 //! | lies | what commits, of whomever, is possible on its face and within its author's rights |
 //! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read, and at each time what was read of that past |
 //! | order | who begins after another's acknowledgement comes after it in that order, so that it sees it and is not hidden under it |
-//! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
+//! | [`strict`] | the same without looking at a timestamp: what honest clients saw and were told has an order that explains it and keeps to real time |
+//! | aborted, invented, ranges | the same: nobody sees what its client was told never took place, or what no client wrote; ranges hold what lies in them |
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
 //! | progress | once the faults are over, every honest transaction ends, work gets done, and honest replicas come to hold the same versions |
 
-mod cycles;
 mod forgery;
 mod serial;
+mod strict;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,12 +56,14 @@ pub(crate) struct History {
     pub seen: Seen,
     pub transaction: Transaction,
     pub told: Told,
+    /// When its client was told that it committed, in true time.
+    pub ended: Option<u64>,
 }
 
 impl History {
     /// A transaction whose client has been told nothing yet.
     pub fn new(plan: Plan, began: Option<u64>, seen: Seen, transaction: Transaction) -> Self {
-        Self { plan, began, seen, transaction, told: Told::Nothing }
+        Self { plan, began, seen, transaction, told: Told::Nothing, ended: None }
     }
 }
 
@@ -80,6 +83,17 @@ pub(crate) struct Scan {
     pub limit: usize,
     /// Those that were found.
     pub keys: Vec<Key>,
+}
+
+/// What an honest client has read of the past.
+#[derive(Debug)]
+struct Past {
+    client: ClientId,
+    /// As of when it read.
+    at: Timestamp,
+    /// When it had read it, in true time.
+    ended: u64,
+    seen: Seen,
 }
 
 /// What a read or a scan asks.
@@ -141,14 +155,16 @@ pub struct Checker {
     cluster: Arc<Cluster>,
     violations: Violations,
     honest_clients: BTreeSet<ClientId>,
+    /// Whether there are other clients.
+    has_cheats: bool,
     /// Every transaction anybody ever showed.
     transactions: BTreeMap<TransactionId, Transaction>,
     /// How they ended, as certificates prove.
     decisions: BTreeMap<TransactionId, Decision>,
     /// What honest clients made.
     histories: BTreeMap<TransactionId, History>,
-    /// What honest clients have read of the past: who, as of when, and what.
-    past: Vec<(ClientId, Timestamp, Seen)>,
+    /// What honest clients have read of the past.
+    past: Vec<Past>,
     signed: forgery::Signed,
     /// What each replica was asked to read: it may answer later.
     asked: BTreeMap<(ReplicaId, Party, u64), Asked>,
@@ -172,11 +188,12 @@ pub struct Checker {
 
 impl Checker {
     /// Nothing has been seen yet.
-    pub(super) fn new(cluster: Arc<Cluster>, honest_clients: BTreeSet<ClientId>) -> Self {
+    pub(super) fn new(cluster: Arc<Cluster>, honest_clients: BTreeSet<ClientId>, has_cheats: bool) -> Self {
         Self {
             cluster,
             violations: Violations::default(),
             honest_clients,
+            has_cheats,
             transactions: BTreeMap::new(),
             decisions: BTreeMap::new(),
             histories: BTreeMap::new(),
@@ -412,6 +429,7 @@ impl Checker {
                 if told == Some(Told::Never) || told == Some(Told::Ended(Decision::Abort)) {
                     self.violation("decisions", format!("{id:?} committed, and {author} was told {told:?}"));
                 }
+                self.follows(id);
             }
             Decision::Abort => {
                 if told == Some(Told::Ended(Decision::Commit)) {
@@ -457,8 +475,8 @@ impl Checker {
     }
 
     /// An honest client has read what there was at `at`.
-    pub(super) fn has_read_past(&mut self, client: ClientId, at: Timestamp, seen: Seen) {
-        self.past.push((client, at, seen));
+    pub(super) fn has_read_past(&mut self, now: u64, client: ClientId, at: Timestamp, seen: Seen) {
+        self.past.push(Past { client, at, ended: now, seen });
     }
 
     /// An honest client sets out to commit.
@@ -481,20 +499,26 @@ impl Checker {
         }
     }
 
-    /// An honest client is told now that its transaction committed: it lies above all that was acknowledged before it began.
+    /// An honest client is told now that its transaction committed.
     fn acknowledged(&mut self, now: u64, id: TransactionId) {
-        let Some(history) = self.histories.get(&id) else { return };
-        let at = history.transaction.timestamp();
+        let Some(history) = self.histories.get_mut(&id) else { return };
+        history.ended = Some(now);
         // Of what only read, the others must come after what it saw. (That nobody writes underneath, other checkers see.)
         let seen = history.transaction.reads().iter().map(|read| read.version).max();
+        let at = history.transaction.timestamp();
         let to_follow = if history.transaction.writes().is_empty() { seen.unwrap_or(Timestamp::ZERO) } else { at };
-        let before = history.began.and_then(|began| self.acknowledged.range(..began).next_back());
-        if let Some((_, before)) = before.filter(|(_, before)| **before >= at) {
+        let highest = self.acknowledged.range(..=now).next_back().map_or(to_follow, |(_, highest)| to_follow.max(*highest));
+        self.acknowledged.insert(now, highest);
+    }
+
+    /// An honest client's transaction has committed, whether its client knows or not: it lies above all that was acknowledged before it began.
+    fn follows(&mut self, id: TransactionId) {
+        let Some((history, began)) = self.histories.get(&id).and_then(|history| Some((history, history.began?))) else { return };
+        let at = history.transaction.timestamp();
+        if let Some((_, before)) = self.acknowledged.range(..began).next_back().filter(|(_, before)| **before >= at) {
             let what = format!("{id:?} at {at:?} committed, and {before:?} was acknowledged before it began");
             self.violation("order", what);
         }
-        let highest = self.acknowledged.range(..=now).next_back().map_or(to_follow, |(_, highest)| to_follow.max(*highest));
-        self.acknowledged.insert(now, highest);
     }
 
     /// An honest client is told that its transaction, which only read, has committed: no certificate says so, and the checkers
@@ -504,6 +528,7 @@ impl Checker {
             history.told = Told::Ended(Decision::Commit);
         }
         self.acknowledged(now, id);
+        self.follows(id);
         let Some(history) = self.histories.get(&id) else { return };
         let enough = 2 * self.cluster.faults() + 1;
         let lacking = history.transaction.reads().iter().find(|read| {
@@ -625,8 +650,8 @@ impl simulator::Checker<Basil> for Checker {
 
     fn finish(&mut self) {
         self.replay();
-        for what in cycles::check(self) {
-            self.violation("cycles", what);
+        for (by, what) in strict::check(self) {
+            self.violation(by, what);
         }
         for what in sums(self) {
             self.violation("sums", what);

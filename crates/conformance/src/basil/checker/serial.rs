@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use basil::{Decision, Transaction};
-use types::{ClientId, Key, Timestamp, Value};
+use types::{Key, Timestamp, Value};
 
-use super::{Checker, Seen};
+use super::{Checker, Past, Seen};
 
 /// Replays everything; a sentence for each read that does not fit.
 pub(crate) fn check(checker: &Checker) -> Vec<String> {
@@ -19,12 +19,12 @@ pub(crate) fn check(checker: &Checker) -> Vec<String> {
             found.push(format!("{:?} and {:?} both committed at {:?}", pair[0].id(), pair[1].id(), pair[0].timestamp()));
         }
     }
-    let mut past: Vec<&(ClientId, Timestamp, Seen)> = checker.past.iter().collect();
-    past.sort_by_key(|(_, at, _)| *at);
+    let mut past: Vec<&Past> = checker.past.iter().collect();
+    past.sort_by_key(|past| past.at);
     let mut past = past.into_iter().peekable();
     let mut state = State::new();
     for transaction in committed {
-        while let Some((client, at, seen)) = past.next_if(|(_, at, _)| *at <= transaction.timestamp()) {
+        while let Some(Past { client, at, seen, .. }) = past.next_if(|past| past.at <= transaction.timestamp()) {
             found.extend(compare(&state, &format!("{client}, of the past"), *at, seen));
         }
         if let Some(history) = checker.histories.get(&transaction.id()) {
@@ -41,7 +41,7 @@ pub(crate) fn check(checker: &Checker) -> Vec<String> {
             state.insert(&write.key, (transaction.timestamp(), write.value.as_ref()));
         }
     }
-    for (client, at, seen) in past {
+    for Past { client, at, seen, .. } in past {
         found.extend(compare(&state, &format!("{client}, of the past"), *at, seen));
     }
     found
