@@ -22,12 +22,13 @@ use types::{ClientId, Key, KeyRange, Party, Timestamp};
 use super::Replica;
 use crate::transaction::Transaction;
 
-/// For how long a key is promised to nobody when a writer of it was held off, in nanoseconds; up to the second where it happens again and again.
-const FIRST_NS: u64 = 250_000_000;
+/// For how long a key is promised to nobody when a writer of it was held off, in nanoseconds, so that there is time for another attempt where all are
+/// busy; and for how long at most where it happens again and again.
+const FIRST_NS: u64 = 2_000_000_000;
 const MOST_NS: u64 = 60_000_000_000;
 /// So many times as long each time, where it happens again within so many times as long.
 const GROWTH: u64 = 8;
-const SOON: u64 = 8;
+const SOON: u64 = 2;
 /// What lies so far back is the past, in nanoseconds.
 const RECENT_NS: u64 = 1_000_000_000;
 /// The most keys that are remembered, and the most bytes of them.
@@ -179,7 +180,7 @@ mod tests {
         assert!(!holds(&held_off, start_after(START, 1) + FIRST_NS));
         // It happens again soon, and then no more for long.
         let mut at = start_after(START, 1) + FIRST_NS + 1;
-        for length in [GROWTH * FIRST_NS, GROWTH * GROWTH * FIRST_NS, MOST_NS, MOST_NS] {
+        for length in [GROWTH * FIRST_NS, MOST_NS, MOST_NS] {
             held_off.note(Time(at), &one);
             assert!(holds(&held_off, at + length - 1) && !holds(&held_off, at + length));
             at += length + SOON * length - 1;
