@@ -142,3 +142,8 @@ impl Names {
         self.0.get(&id).cloned().unwrap_or_else(|| "an unnamed transaction".to_owned())
     }
 }
+
+/// What an answer without a promise says at its end.
+pub fn unpromised(is_promised: bool) -> &'static str {
+    if is_promised { "" } else { ", and promise nothing" }
+}

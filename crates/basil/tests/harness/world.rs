@@ -764,12 +764,12 @@ impl World {
             Message::ReadReply { request, results, prepared, is_promised, .. } => {
                 let keys = self.keys_asked.get(&(to, *request)).cloned().unwrap_or_default();
                 let each = keys.iter().zip(results).map(|(key, result)| self.words_of_result(key, result, prepared)).collect::<Vec<_>>();
-                Some(format!("answer{{s}} {}{}", each.join("; "), unpromised(*is_promised)))
+                Some(format!("answer{{s}} {}{}", each.join("; "), words::unpromised(*is_promised)))
             }
             Message::ScanReply { rows, end, prepared, is_promised, .. } => {
                 let mut each: Vec<String> = rows.iter().map(|row| self.words_of_result(&row.key, &row.result, prepared)).collect();
                 each.push(format!("that is all before {end}"));
-                Some(format!("answer{{s}} {}{}", each.join("; "), unpromised(*is_promised)))
+                Some(format!("answer{{s}} {}{}", each.join("; "), words::unpromised(*is_promised)))
             }
             Message::Decided { certificate } => {
                 let end = if certificate.decision == Decision::Commit { "committed" } else { "aborted" };
@@ -996,9 +996,4 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::TooLarge => "too large",
         Refusal::Unknown => "unknown",
     }
-}
-
-/// What an answer without a promise says at its end.
-fn unpromised(is_promised: bool) -> &'static str {
-    if is_promised { "" } else { ", and promise nothing" }
 }

@@ -106,7 +106,7 @@ mod tests {
             file: folder.path().join(NAME),
             data: folder.path().join("data"),
             owner: owner.to_owned(),
-            engine: basil::PROFILE.name,
+            engine: "one that keeps its data in a store",
         };
         let own = of(OWNER);
         own.refuse_unused().expect("what is missing is said when it is opened");

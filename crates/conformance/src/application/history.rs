@@ -188,15 +188,22 @@ fn overtaken(record: &Record, scan: &Scan) -> Option<Wrong> {
     is_over.then(|| ("seats", format!("{} saw {} seats taken: {:?}", record.who, scan.rows.len(), scan.rows)))
 }
 
-/// Of each key those who may have deleted it, by their places: when each began and ended.
-struct Deletions<'a>(BTreeMap<&'a Key, Vec<(usize, u64, Option<u64>)>>);
+/// Of each key those who may have deleted it.
+struct Deletions<'a>(BTreeMap<&'a Key, Vec<Deletion>>);
+
+/// Whose it is, by its place, and when that began and ended.
+struct Deletion {
+    by: usize,
+    began: u64,
+    ended: Option<u64>,
+}
 
 impl<'a> Deletions<'a> {
     fn of(records: &'a [Record]) -> Self {
-        let mut all: BTreeMap<&Key, Vec<(usize, u64, Option<u64>)>> = BTreeMap::new();
-        for (at, record) in records.iter().enumerate().filter(|(_, record)| record.told != Told::Aborted) {
+        let mut all: BTreeMap<&Key, Vec<Deletion>> = BTreeMap::new();
+        for (by, record) in records.iter().enumerate().filter(|(_, record)| record.told != Told::Aborted) {
             for (key, _) in record.writes.iter().filter(|(_, value)| value.is_none()) {
-                all.entry(key).or_default().push((at, record.began, record.ended));
+                all.entry(key).or_default().push(Deletion { by, began: record.began, ended: record.ended });
             }
         }
         Self(all)
@@ -206,8 +213,8 @@ impl<'a> Deletions<'a> {
     /// over before they began.
     fn none_before(&self, reader: usize, record: &'a Record, key: &Key) -> impl Fn(&Record) -> bool {
         let all = self.0.get(key).into_iter().flatten();
-        let seen = all.filter(|(at, began, _)| *at != reader && record.ended.is_none_or(|ended| *began <= ended));
-        let over: Option<u64> = seen.map(|(_, _, ended)| ended.unwrap_or(u64::MAX)).max();
+        let seen = all.filter(|deletion| deletion.by != reader && record.ended.is_none_or(|ended| deletion.began <= ended));
+        let over: Option<u64> = seen.map(|deletion| deletion.ended.unwrap_or(u64::MAX)).max();
         move |writer| over.is_none_or(|over| over < writer.began) && !record.is_before(writer)
     }
 }
