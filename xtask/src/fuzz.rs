@@ -31,9 +31,9 @@ const TARGET_VARIABLE: &str = "BEZANT_FUZZ_TARGET";
 /// How long a target is run.
 #[derive(Clone, Copy)]
 enum Extent {
-    /// As many inputs as it sets for CI, the same each time, of those that are committed.
+    /// As many inputs as it sets for CI, beginning from what is committed, the same each time.
     Runs,
-    /// For a while, and guided where that is possible, beginning from what earlier runs found.
+    /// For a while, beginning from what earlier runs found.
     Seconds(u64),
 }
 
@@ -63,12 +63,11 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     fuzzer.guided_if_possible()?.run(&names, Extent::Seconds(seconds))
 }
 
-/// Every target, for the number of inputs that it sets itself, which are changed blindly: to be guided is worth a second build of everything to
-/// those only who look for long.
+/// Every target, for the number of inputs that it sets itself.
 pub fn ci(workspace: &Workspace) -> Result<()> {
     let fuzzer = Fuzzer::plain(workspace)?;
     fuzzer.check_corpus()?;
-    fuzzer.run(&BTreeSet::new(), Extent::Runs)
+    fuzzer.guided_if_possible()?.run(&BTreeSet::new(), Extent::Runs)
 }
 
 /// A line of what `fuzz list` prints.
@@ -132,9 +131,9 @@ impl<'a> Fuzzer<'a> {
     fn run(&self, names: &BTreeSet<String>, extent: Extent) -> Result<()> {
         for target in self.targets.iter().filter(|target| names.is_empty() || names.contains(&target.name)) {
             let started = Instant::now();
-            let done = match (&self.guided, extent) {
-                (Some(program), Extent::Seconds(seconds)) => self.run_guided(program, target, seconds),
-                _ => self.run_blindly(target, extent),
+            let done = match &self.guided {
+                Some(program) => self.run_guided(program, target, extent),
+                None => self.run_blindly(target, extent),
             };
             let done = done.with_context(|| format!("target `{}`", target.name))?;
             println!("{:<14} {done} in {:.1} s", target.name, started.elapsed().as_secs_f64());
@@ -142,15 +141,22 @@ impl<'a> Fuzzer<'a> {
         Ok(())
     }
 
-    fn run_guided(&self, program: &Path, target: &Target, seconds: u64) -> Result<String> {
+    fn run_guided(&self, program: &Path, target: &Target, extent: Extent) -> Result<String> {
         let committed = self.workspace.root.join("fuzz/corpus").join(&target.name);
-        let folder = self.scratch()?.join("corpus").join(&target.name);
+        let (folder, extent) = match extent {
+            Extent::Runs => {
+                let folder = self.scratch()?.join("ci").join(&target.name);
+                let _ = fs::remove_dir_all(&folder); // What it found the last time would change what it finds now.
+                (folder, vec![format!("-runs={}", target.runs), format!("-seed={SEED}")])
+            }
+            Extent::Seconds(seconds) => (self.scratch()?.join("corpus").join(&target.name), vec![format!("-max_total_time={seconds}")]),
+        };
         let findings = self.scratch()?.join("findings");
         for folder in [&folder, &findings] {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
         let mut command = Command::new(program);
-        command.env(TARGET_VARIABLE, &target.name).arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={}", target.bytes_max));
+        command.env(TARGET_VARIABLE, &target.name).args(extent).arg(format!("-max_len={}", target.bytes_max));
         command.arg(format!("-timeout={INPUT_SECONDS_MAX}")).arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"));
         command.arg(format!("-artifact_prefix={}/{}-", findings.display(), target.name)).arg("-print_final_stats=1");
         let dictionary = self.workspace.root.join("fuzz/dictionaries").join(&target.name);
