@@ -81,20 +81,20 @@ impl HeldOff {
         }
     }
 
-    /// Forgets what is over, and as many more of those that are over first as leave room.
+    /// Forgets what is over, and of the others half, and half again, those that are over first, until there is room.
     fn make_room(&mut self, now: Time) {
-        self.notes.retain(|_, note| note.is_recent(now));
-        let mut ends: Vec<u64> = self.notes.values().map(|note| note.until).collect();
-        let middle = ends.len() / 2;
-        if self.notes.len() > KEYS_MAX / 2 {
+        self.retain(|note| note.is_recent(now));
+        while self.notes.len() > KEYS_MAX / 2 || self.key_bytes > KEY_BYTES_MAX / 2 {
+            let mut ends: Vec<u64> = self.notes.values().map(|note| note.until).collect();
+            let middle = ends.len() / 2;
             let (_, median, _) = ends.select_nth_unstable(middle);
-            self.notes.retain(|_, note| note.until > *median);
+            self.retain(|note| note.until > *median);
         }
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&Note) -> bool) {
+        self.notes.retain(|_, note| is_kept(note));
         self.key_bytes = self.notes.keys().map(|key| key.as_bytes().len()).sum();
-        if self.key_bytes > KEY_BYTES_MAX {
-            self.notes.clear();
-            self.key_bytes = 0;
-        }
     }
 
     /// Whether a writer of `key` was held off so recently that the key is promised to nobody.
@@ -205,5 +205,6 @@ mod tests {
         (0..2 * KEY_BYTES_MAX / 1_000).for_each(|number| held_off.note(Time(again + 2), &long(number)));
         let bytes: usize = held_off.notes.keys().map(|key| key.as_bytes().len()).sum();
         assert!(held_off.key_bytes == bytes && bytes <= KEY_BYTES_MAX);
+        assert!(held_off.holds(Time(again + 2), &key(0)), "long keys push out nothing that lasts longer, either");
     }
 }
