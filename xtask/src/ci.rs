@@ -61,18 +61,16 @@ fn tests(workspace: &Workspace) -> Result<()> {
 /// How many seeds of each of the simulator's scenarios are run: as many as fit in two to three minutes.
 const SIMULATOR_SEEDS: &str = "1..8";
 
-/// Every scenario of the simulator, optimised.
+/// Every scenario of the simulator.
 fn simulator(workspace: &Workspace) -> Result<()> {
-    build_optimised(workspace)?;
+    build_programs(workspace)?;
     show(in_root_run(workspace, "debug/bezant-lab").args(["sim", "all", "--seeds", SIMULATOR_SEEDS]))
 }
 
-/// Builds what the steps run optimised, all of it by one command. It is the tests' profile but for that, so that what others wrote, which
-/// the tests have optimised too, is compiled once. Cargo gives it the names of what the tests have built: whoever runs it builds it first.
-pub fn build_optimised(workspace: &Workspace) -> Result<()> {
+/// Builds the programs that the steps run, as the tests have built them: what they use is compiled once.
+pub fn build_programs(workspace: &Workspace) -> Result<()> {
     let mut build = in_root(workspace);
-    build.env("CARGO_PROFILE_DEV_OPT_LEVEL", "3");
-    build.args(["build", "--workspace", "--features", "conformance/mutants", "--example", "mutants"]);
+    build.args(["build", "--workspace", "--example", "mutants"]);
     build.args(["bezant-lab", "bank-transfer", "queue", "report"].iter().flat_map(|name| ["--bin", name]));
     show(&mut build)
 }

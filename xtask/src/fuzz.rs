@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -128,16 +130,35 @@ impl<'a> Fuzzer<'a> {
         Ok(())
     }
 
+    /// Runs these targets, or all, as many at a time as there are cores. After the first that fails no other begins.
     fn run(&self, names: &BTreeSet<String>, extent: Extent) -> Result<()> {
-        for target in self.targets.iter().filter(|target| names.is_empty() || names.contains(&target.name)) {
-            let started = Instant::now();
-            let done = match &self.guided {
-                Some(program) => self.run_guided(program, target, extent),
-                None => self.run_blindly(target, extent),
-            };
-            let done = done.with_context(|| format!("target `{}`", target.name))?;
-            println!("{:<14} {done} in {:.1} s", target.name, started.elapsed().as_secs_f64());
-        }
+        let is_meant = |target: &&Target| names.is_empty() || names.contains(&target.name);
+        let targets = Mutex::new(self.targets.iter().filter(is_meant));
+        let next = || targets.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let run_some = || {
+            while let Some(target) = next() {
+                if let Err(error) = self.run_one(target, extent) {
+                    while next().is_some() {}
+                    return Err(error);
+                }
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let threads = thread::available_parallelism().map_or(1, usize::from);
+            let running: Vec<_> = (0..threads).map(|_| scope.spawn(run_some)).collect();
+            running.into_iter().try_for_each(|thread| thread.join().expect("it gives errors back, and does not panic"))
+        })
+    }
+
+    fn run_one(&self, target: &Target, extent: Extent) -> Result<()> {
+        let started = Instant::now();
+        let done = match &self.guided {
+            Some(program) => self.run_guided(program, target, extent),
+            None => self.run_blindly(target, extent),
+        };
+        let done = done.with_context(|| format!("target `{}`", target.name))?;
+        println!("{:<14} {done} in {:.1} s", target.name, started.elapsed().as_secs_f64());
         Ok(())
     }
 

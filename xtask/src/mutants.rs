@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::ci::{build_optimised, in_root, in_root_run};
+use crate::ci::{build_programs, in_root, in_root_run};
 use crate::process::show;
 use crate::workspace::Workspace;
 
@@ -35,10 +35,13 @@ pub fn hunt(workspace: &Workspace) -> Result<()> {
 /// What breaks rules and sees who notices. It is optimised, as whole runs of worlds take their time.
 const EXAMPLE: &str = "debug/examples/mutants";
 
+/// What the program is called that has all tests in a crate's folder `tests`, each file of it as a module.
+const ALL_TESTS: &str = "all";
+
 /// Builds that, and the tests of those crates, and gives a list of these: what the names of a program's tests begin with, the program, and
 /// the folder it is to run in. In a build of the whole workspace every rule can be broken, so they are the same as anybody's tests.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
-    build_optimised(workspace)?;
+    build_programs(workspace)?;
     println!("building the tests");
     let mut build = in_root(workspace);
     build.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
@@ -64,7 +67,11 @@ fn program(message: &Value) -> Option<(String, &str, &Path)> {
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
     let package = folder.file_name()?.to_str()?;
     let target = &message["target"];
-    let prefix = if target["kind"][0] == "lib" { format!("{package}::") } else { format!("{package}::{}::", target["name"].as_str()?) };
+    let prefix = match target["name"].as_str()? {
+        _ if target["kind"][0] == "lib" => format!("{package}::"),
+        ALL_TESTS => format!("{package}::"),
+        name => format!("{package}::{name}::"),
+    };
     Some((prefix, program, folder))
 }
 
@@ -83,7 +90,8 @@ mod tests {
     fn a_test_is_named_after_its_package_and_program() {
         let folder = Path::new("/r/crates/basil");
         assert_eq!(program(&built("lib", "basil", true)), Some(("basil::".to_owned(), "/t/one", folder)));
-        assert_eq!(program(&built("test", "scripts", true)), Some(("basil::scripts::".to_owned(), "/t/one", folder)));
+        assert_eq!(program(&built("test", "all", true)), Some(("basil::".to_owned(), "/t/one", folder)));
+        assert_eq!(program(&built("test", "apart", true)), Some(("basil::apart::".to_owned(), "/t/one", folder)));
         assert_eq!(program(&built("example", "demo", false)), None);
     }
 }

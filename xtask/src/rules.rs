@@ -144,6 +144,9 @@ const LINES_MAX: usize = 1_000;
 /// The file whose copies hold every pure layer to the same bans of methods and types.
 const PURE_LINTS: &str = "clippy.toml";
 
+/// The program that has all of a crate's tests outside `src`, each file as a module.
+const ALL_TESTS: &str = "tests/all.rs";
+
 /// Checks the workspace; fails with every breach there is.
 pub fn run(workspace: &Workspace) -> Result<()> {
     let reasons = read_reasons(workspace)?;
@@ -163,6 +166,7 @@ fn check_all(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
     breaches.extend(check_pure_lints(workspace));
     breaches.extend(check_engine_names(workspace, &|folder| sources(folder)));
     breaches.extend(check_lengths(workspace, &|folder| sources(folder)));
+    breaches.extend(check_tests_run(workspace, &|folder| sources(folder)));
     let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
     breaches.extend(check_offers(workspace, &manifest));
     breaches
@@ -293,6 +297,25 @@ fn check_lengths(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(String, 
             if lines > LINES_MAX {
                 breaches
                     .push(format!("`{name}` has {lines} lines in {file}, and no more than {LINES_MAX} are read in one sitting: split it"));
+            }
+        }
+    }
+    breaches
+}
+
+/// Files of tests that no program has, where one program has all of a crate's.
+fn check_tests_run(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(String, String)>) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (name, member) in &workspace.members {
+        let sources = sources(&member.folder);
+        let Some((_, all)) = sources.iter().find(|(file, _)| file == ALL_TESTS) else { continue };
+        for (file, _) in &sources {
+            let Some(module) = file.strip_prefix("tests/").and_then(|file| file.strip_suffix(".rs")).filter(|name| !name.contains('/'))
+            else {
+                continue;
+            };
+            if file != ALL_TESTS && !all.lines().any(|line| line == format!("mod {module};")) {
+                breaches.push(format!("`{name}` does not run {file}: write `mod {module};` in {ALL_TESTS}"));
             }
         }
     }
@@ -443,6 +466,18 @@ mod tests {
         let lengths = |lines: usize| check_lengths(&workspace(&["types ->"]), &|_| vec![("src/lib.rs".to_owned(), "\n".repeat(lines))]);
         assert_eq!(lengths(LINES_MAX), Vec::<String>::new());
         assert_eq!(lengths(LINES_MAX + 1).len(), 1);
+    }
+
+    #[test]
+    fn a_file_of_tests_that_no_program_has_is_a_breach() {
+        let files = |files: &[(&str, &str)]| {
+            let files: Vec<_> = files.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect();
+            check_tests_run(&workspace(&["types ->"]), &|_| files.clone())
+        };
+        assert_eq!(files(&[("tests/all.rs", "mod cli;\n"), ("tests/cli.rs", ""), ("tests/place/mod.rs", "")]), Vec::<String>::new());
+        assert_eq!(files(&[("tests/cli.rs", "")]), Vec::<String>::new(), "cargo finds it by itself");
+        let found = files(&[("tests/all.rs", "mod cli;\n"), ("tests/cli.rs", ""), ("tests/pool.rs", "")]);
+        assert_eq!(found, ["`types` does not run tests/pool.rs: write `mod pool;` in tests/all.rs"]);
     }
 
     #[test]

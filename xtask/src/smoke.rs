@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::ci::build_optimised;
+use crate::ci::build_programs;
 use crate::process::{capture, show};
 use crate::readme;
 use crate::workspace::{Workspace, cargo};
@@ -57,7 +57,7 @@ pub fn bench(workspace: &Workspace) -> Result<()> {
 /// Runs each program of `examples/` against a cluster of `bezant dev`.
 pub fn examples(workspace: &Workspace) -> Result<()> {
     show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--package", "bezant"]))?;
-    build_optimised(workspace)?;
+    build_programs(workspace)?;
     let folder = Folder::new(&workspace.root.join("target/smoke/examples"))?;
     let program = |path: &str| {
         let mut command = Command::new(workspace.target.join(path));

@@ -1,7 +1,5 @@
 //! Coordinators over an order given by the test: some crash, and one replica of each shard lies.
 
-mod harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use augustus::certificate::{Vote, VoteStatement};
@@ -10,8 +8,10 @@ use augustus::{
     AbortReason, Answer, Answered, Coordinator, Found, Operation, Order, Outcome, Output, Reply, Request, Signed, Structural, Verdict,
 };
 use crypto::{BatchSignature, Signatures};
-use harness::{Harness, Random, key, value};
 use types::{ClientId, ReplicaId, ShardId, TransactionId, Value};
+
+use crate::harness;
+use crate::harness::{Harness, Random, key, value};
 
 /// Which replica of each shard lies.
 const LIAR: u16 = 3;

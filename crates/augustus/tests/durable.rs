@@ -1,14 +1,13 @@
 //! Checkpoints on a disk that crashes.
 
-mod harness;
-
 use augustus::certificate::Vote;
 use augustus::{Executor, Head, Keeper, Operation, Request, Structural};
 use crypto::Signatures;
-use harness::{ALICE, Harness, Random, key, put, read};
 use store::{Crash, Memory, Options, Store};
 use types::Value;
 use types::codec::{Decode as _, Encode as _};
+
+use crate::harness::{ALICE, Harness, Random, key, put, read};
 
 fn open(backend: &Memory) -> (Store<Memory>, Option<Vec<u8>>) {
     let options = Options { checkpoint_versions_max: 8, cache_bytes_max: 1 << 20, ..Options::default() };

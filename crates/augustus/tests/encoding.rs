@@ -1,16 +1,15 @@
 //! Each value has one encoding, and whatever else arrives is refused.
 
-mod harness;
-
 use augustus::certificate::{EndedStatement, SettledStatement, Vote};
 use augustus::limits::{OPERATIONS_MAX, RANGE_ROWS_MAX, RANGES_MAX};
 use augustus::{AbortReason, Answer, Found, Head, Operation, Refusal, Request, Structural, Transaction, Verdict};
 use crypto::Signatures;
-use harness::{ALICE, Harness, Random, key, put, range, read, read_range, value};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use types::codec::{Decode, DecodeError, Encode};
 use types::{ClusterId, Key, KeyRange, ShardId, Value};
+
+use crate::harness::{ALICE, Harness, Random, key, put, range, read, read_range, value};
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 

@@ -1,15 +1,14 @@
 //! Random histories: one shard against a plain interpreter, and several shards against the definition of strict serializability.
 
-mod harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use augustus::certificate::{Certificate, Vote};
 use augustus::{AbortReason, Answer, Executor, Fetch, Found, Operation, Piece, Reply, Request, Snapshot, Structural, Transaction, Verdict};
 use bytes::Bytes;
 use crypto::Signatures;
-use harness::{Harness, Random, key, range, signed_vote, value};
 use types::{ClientId, Cluster, Key, KeyRange, TransactionId, Value};
+
+use crate::harness::{Harness, Random, key, range, signed_vote, value};
 
 const AUTHORS: [ClientId; 4] = [ClientId(1), ClientId(2), ClientId(4), ClientId(5)];
 

@@ -1,13 +1,12 @@
 //! What an executor does, request by request.
 
-mod harness;
-
 use augustus::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote, VoteStatement};
 use augustus::limits::{BATCH_RESULT_BYTES_MAX, PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
 use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Reply, Request, Signed, Structural, Unreadable, Verdict};
 use crypto::Signatures;
-use harness::{ALICE, BOB, CAROL, Harness, found, is_conflict_with, key, put, range, read, read_range, signed_vote, value};
 use types::{ShardId, Value};
+
+use crate::harness::{ALICE, BOB, CAROL, Harness, found, is_conflict_with, key, put, range, read, read_range, signed_vote, value};
 
 fn harness(shards: usize) -> Harness {
     Harness::new(shards, Structural::Intervals, Signatures::Ed25519)

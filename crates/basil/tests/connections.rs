@@ -1,18 +1,15 @@
 //! What a client's coordinator does when it knows with which replicas its process is connected. No test here lets time pass: what needs no
 //! waiting needs no timer.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use basil::certificate::{SignedVote, VoteStatement};
 use basil::message::{PendingWrite, ReadResult};
 use basil::{Command, Coordinator, CoordinatorOptions, Event, Message, Transaction, Vote, Write};
 use crypto::leaf;
 use engine::ReadMode;
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time};
-use members::{Members, members};
 use types::{ClientId, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, Value};
+
+use crate::harness::members::{Members, members};
 
 const NOW: Time = Time(100_000_000_000);
 const TIMESTAMP: Timestamp = Timestamp::new(NOW.0, ClientId(1));

@@ -1,9 +1,5 @@
 //! Who was seen to lie, what proves it, and who is refused for it.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
@@ -14,9 +10,10 @@ use basil::{
 use crypto::{Signatures, leaf};
 use engine::{Instruction, Replica as _};
 use machine::{Input, Machine as _, Outbox, Time};
-use members::{Members, members};
 use store::{Memory, Options, Store};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
+
+use crate::harness::members::{Members, members};
 
 const NOW: Time = Time(100_000_000_000);
 const ME: ReplicaId = ReplicaId { shard: ShardId(0), index: 0 };

@@ -1,9 +1,5 @@
 //! What travels: each message has one form and no other bytes pass for it, and no certificate survives tampering.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -14,10 +10,11 @@ use basil::message::{
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
 use crypto::{BatchSignature, Rejection, Verifier, leaf};
-use members::{Members, members};
 use types::codec::{Decode, DecodeError, Encode};
 use types::limits::{SHARDS_MAX, TRANSACTION_RANGES_MAX};
 use types::{ClientId, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+
+use crate::harness::members::{Members, members};
 
 /// Transactions and proofs in a cluster of two shards: `a` is a key of shard 0 and `z` one of shard 1.
 struct Desk {

@@ -1,17 +1,14 @@
 //! A replica that lost its disk is silent until it cannot contradict what it said before, and takes its data over from the others meanwhile.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use std::collections::BTreeMap;
 
 use basil::message::{KeyVersion, PageVersion, Unsigned};
 use basil::{Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write, rebuild};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
-use members::{Members, members};
 use store::{Memory, Options, Store};
 use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, Value};
+
+use crate::harness::members::{Members, members};
 
 const SHARD: ShardId = ShardId(0);
 const ME: ReplicaId = ReplicaId { shard: SHARD, index: 0 };

@@ -1,17 +1,14 @@
 //! The operators give a replica's place another key while somebody collects votes.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use std::sync::Arc;
 
 use basil::certificate::{SignedVote, VoteStatement};
 use basil::{Command, Coordinator, CoordinatorOptions, Event, Message, Transaction, Vote, Write};
 use crypto::{BatchSigner, SecretKey, Signatures, Verifier, leaf};
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time};
-use members::{Members, members};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Value};
+
+use crate::harness::members::{Members, members};
 
 const NOW: Time = Time(100_000_000_000);
 

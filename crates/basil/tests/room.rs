@@ -1,9 +1,5 @@
 //! What nobody voted on takes no more room than it should.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -16,10 +12,11 @@ use basil::{
 use crypto::leaf;
 use machine::turn::{ANSWER_BYTES_MAX, Bounds, Turns};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
-use members::{Members, members};
 use store::{Memory, Options, Store};
 use types::limits::VALUE_BYTES_MAX;
 use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, Value};
+
+use crate::harness::members::{Members, members};
 
 const SHARD: ShardId = ShardId(0);
 const ME: ReplicaId = ReplicaId { shard: SHARD, index: 0 };

@@ -1,9 +1,5 @@
 //! The pure rules, each alone: quorums, tallies, conflicts, and who logs.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use std::sync::Arc;
 
 use basil::certificate::{Proof, VoteStatement, logging_shard};
@@ -11,8 +7,9 @@ use basil::check::conflict_at;
 use basil::tally::{Outcome, Tally};
 use basil::{Certificate, Decision, Quorums, Read, Transaction, Vote, Write};
 use crypto::{BatchSignature, leaf};
-use members::{Members, members};
 use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+
+use crate::harness::members::{Members, members};
 
 const ONE_FAULT: Quorums = Quorums::new(1);
 

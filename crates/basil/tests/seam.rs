@@ -1,9 +1,5 @@
 //! Basil behind the neutral seam: what a session refuses, and that a receipt is proof to anybody who holds the cluster's keys.
 
-#[path = "harness/members.rs"]
-#[allow(dead_code, reason = "scripts use more of it")]
-mod members;
-
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof, SignedVote, VoteSet, VoteStatement};
@@ -14,8 +10,9 @@ use bytes::Bytes;
 use crypto::leaf;
 use engine::{Ask, Capability, CommitPath, CommitRequest, Evidence, Found, Proof as _, ReadMode, Refusal, Request, Response, Tell};
 use machine::{Input, Machine, Outbox, Time};
-use members::{Members, members};
 use types::{ClientId, Key, Party, ReplicaId, ShardId, Timestamp, Value};
+
+use crate::harness::members::{Members, members};
 
 const NOW: Timestamp = Timestamp::new(1_000, ClientId(1));
 

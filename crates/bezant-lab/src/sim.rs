@@ -1,5 +1,9 @@
 //! `bezant-lab sim`: runs the simulator over seeds, and prints what it found.
 
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use clap::Args;
@@ -43,8 +47,13 @@ pub struct SimArgs {
     /// Print one JSON object for each run
     #[arg(long)]
     json: bool,
+    /// How many runs go on at once; as many as there are cores by default. What is printed does not depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: Option<u16>,
 }
 
+/// The stack of a thread that runs worlds: as much as a program's first thread has.
+const STACK_BYTES: usize = 8 << 20;
 /// How many runs are tried to make one that fails smaller.
 const SHRINK_RUNS_MAX: u64 = 600;
 
@@ -83,12 +92,11 @@ pub fn run(args: &SimArgs) -> Result<Done, Failure> {
 }
 
 /// Runs these scenarios. Gives what replays each run that broke a promise.
-fn run_all<S: System>(args: &SimArgs, scenarios: Vec<Scenario<S>>) -> Vec<String> {
+fn run_all<S: System<Counts: Send> + Sync>(args: &SimArgs, scenarios: Vec<Scenario<S>>) -> Vec<String> {
     let mut failed: Vec<String> = Vec::new();
     for scenario in scenarios {
         let (start, mut total, mut runs) = (Instant::now(), Counts::default(), 0_u64);
-        for seed in args.seeds.first..=args.seeds.last {
-            let report = simulator::run(&scenario, seed, if args.trace { Tracing::On } else { Tracing::Off });
+        for_each_seed(args, &scenario, |report| {
             show(args, &report);
             total.add(&report.counts);
             runs += 1;
@@ -96,7 +104,7 @@ fn run_all<S: System>(args: &SimArgs, scenarios: Vec<Scenario<S>>) -> Vec<String
                 eprintln!("{report}");
                 failed.push(replay(&if args.shrink { smaller(&scenario, report) } else { report }));
             }
-        }
+        });
         if !args.json {
             let Counts { virtual_ms, committed, aborted, crashes, messages, .. } = total;
             let (minutes, seconds) = (virtual_ms / 60_000, virtual_ms % 60_000 / 1_000);
@@ -108,6 +116,38 @@ fn run_all<S: System>(args: &SimArgs, scenarios: Vec<Scenario<S>>) -> Vec<String
         }
     }
     failed
+}
+
+/// Runs every seed, some at a time, and gives `take` the reports in the order of the seeds.
+fn for_each_seed<S: System<Counts: Send> + Sync>(args: &SimArgs, scenario: &Scenario<S>, mut take: impl FnMut(Report<S::Counts>)) {
+    let tracing = if args.trace { Tracing::On } else { Tracing::Off };
+    let seeds = Mutex::new(args.seeds.first..=args.seeds.last);
+    let run_some = |done: Sender<(u64, Report<S::Counts>)>| {
+        let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some(seed) = next() {
+            if done.send((seed, simulator::run(scenario, seed, tracing))).is_err() {
+                return;
+            }
+        }
+    };
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let (done, reports) = channel();
+        for _ in 0..args.jobs.map_or_else(cores, usize::from) {
+            let (run_some, done) = (&run_some, done.clone());
+            let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, move || run_some(done));
+            thread.expect("the system gives a thread");
+        }
+        drop(done);
+        let (mut due, mut early) = (args.seeds.first, BTreeMap::new());
+        for (seed, report) in reports {
+            early.insert(seed, report);
+            while let Some(report) = early.remove(&due) {
+                take(report);
+                due = due.saturating_add(1);
+            }
+        }
+    });
 }
 
 /// The smallest run like `report`'s that can be found with some patience. Shows how far it is, since it takes its time.

@@ -1,12 +1,10 @@
 //! `bezant-lab attack` on real processes, as short as it gets.
 
-#[path = "../../bezant/tests/place/mod.rs"]
-mod place;
-
 use std::fs;
 
-use place::Place;
 use serde_json::Value;
+
+use crate::place::Place;
 
 /// Every phase ends after so many honest transactions, however long they take.
 const SMALL: [&str; 7] = ["attack", "--keys", "500", "--transactions", "50", "silent-strangers", "tiny-frames"];

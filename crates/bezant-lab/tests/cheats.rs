@@ -1,14 +1,12 @@
 //! Clients that cheat, against real replicas: what they leave is finished, and nobody else is harmed.
 
-#[path = "../../bezant/tests/place/mod.rs"]
-mod place;
-
 use std::fs;
 
 use bezant_client::cheating::{self, Cheating, ClientStrategy};
 use client::Error;
-use place::{Place, eventually};
 use rustix::process::Signal;
+
+use crate::place::{Place, eventually};
 
 const REPLICAS: [&str; 6] = ["s0-r0", "s0-r1", "s0-r2", "s0-r3", "s0-r4", "s0-r5"];
 

@@ -1,11 +1,8 @@
 //! Clocks that are wrong, at real processes: each takes its machine's clock to be off as `BEZANT_CLOCK_SET_OFF` says.
 
-#[path = "../../bezant/tests/place/mod.rs"]
-mod place;
-
 use std::fs;
 
-use place::{Place, Running, Said, eventually};
+use crate::place::{Place, Running, Said, eventually};
 
 const SET_OFF: &str = "BEZANT_CLOCK_SET_OFF";
 

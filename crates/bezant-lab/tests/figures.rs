@@ -1,12 +1,10 @@
 //! `bezant-lab figures` on real processes, as small as it gets.
 
-#[path = "../../bezant/tests/place/mod.rs"]
-mod place;
-
 use std::fs;
 
-use place::Place;
 use serde_json::Value;
+
+use crate::place::Place;
 
 /// One figure of two clusters, with every run as short as may be.
 const SMALL: [&str; 10] = ["figures", "--quick", "--only", "6a", "--runs", "1", "--seconds", "0.3", "--keys", "1000"];

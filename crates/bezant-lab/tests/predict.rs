@@ -1,12 +1,10 @@
 //! `bezant-lab predict`: no cluster, no processes, virtual time only.
 
-#[path = "../../bezant/tests/place/mod.rs"]
-mod place;
-
 use std::fs;
 
-use place::Place;
 use serde_json::Value;
+
+use crate::place::Place;
 
 /// A shape that is stepped in no time.
 const SMALL: [&str; 8] = ["predict", "--one-machine", "--cores", "2", "--clients", "16", "--virtual-ms", "100"];

@@ -1,11 +1,8 @@
 //! What only experiments ask of a cluster: injected latency, and settings that cost speed or safety.
 
-#[path = "../../bezant/tests/place/mod.rs"]
-mod place;
-
 use std::fs;
 
-use place::Place;
+use crate::place::Place;
 
 #[test]
 fn injected_latency_applies_to_all_processes_and_all_warn_about_it() {

@@ -1,12 +1,10 @@
-//! `bezant-lab soak` on real processes, as short as it gets: `cargo test -p bezant-lab --test soak -- --ignored`.
-
-#[path = "../../bezant/tests/place/mod.rs"]
-mod place;
+//! `bezant-lab soak` on real processes, as short as it gets: `cargo test -p bezant-lab --test all soak -- --ignored`.
 
 use std::fs;
 
-use place::{Place, Said};
 use serde_json::Value;
+
+use crate::place::{Place, Said};
 
 /// A window that is short, so that a replica that lost its data is not silent for long, and little load.
 const SMALL: [&str; 12] =

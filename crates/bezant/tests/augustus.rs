@@ -1,9 +1,8 @@
 //! A cluster of Augustus as its user meets it: four processes, the same commands.
 
-mod place;
-
-use place::{Place, Running, eventually};
 use rustix::process::Signal;
+
+use crate::place::{Place, Running, eventually};
 
 /// Of a cluster of two shards.
 const REPLICAS: [&str; 8] = ["s0-r0", "s0-r1", "s0-r2", "s0-r3", "s1-r0", "s1-r1", "s1-r2", "s1-r3"];

@@ -1,10 +1,8 @@
 //! Backups of real clusters: taken while others write, checked, restored into clusters of another shape.
 
-mod place;
-
 use std::fs;
 
-use place::{Place, eventually};
+use crate::place::{Place, eventually};
 
 /// A new cluster under the name of the last, which is put away.
 fn start_anew(place: &Place, more: &[&str]) {

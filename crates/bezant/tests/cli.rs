@@ -1,13 +1,12 @@
 //! The program as its users meet it: real processes, real TLS, real disks, ports of their own.
 
-mod place;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use place::{Place, Said, eventually};
 use serde_json::Value;
+
+use crate::place::{Place, Said, eventually};
 
 #[test]
 fn dev_runs_statements_and_keeps_what_they_wrote() {

@@ -1,10 +1,8 @@
 //! A cluster of real processes whose operators change it while it runs.
 
-mod place;
-
 use std::fs;
 
-use place::{Place, eventually};
+use crate::place::{Place, eventually};
 
 /// The cluster of `place`, as `config show` prints it, with `edit` made to it.
 fn edit(place: &Place, edit: impl FnOnce(String) -> String) {

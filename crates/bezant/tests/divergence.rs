@@ -1,8 +1,6 @@
 //! A bit that flips silently in what a running replica holds is noticed without anybody's reading it, named, kept, and mended.
 
-mod place;
-
-use place::{Place, eventually};
+use crate::place::{Place, eventually};
 
 /// The last of this name in a replica's metrics.
 fn metric(place: &Place, replica: &str, name: &str) -> u64 {

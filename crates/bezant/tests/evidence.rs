@@ -1,19 +1,17 @@
 //! Lies told to real replicas: what they keep of them, and who can check it with what.
 
-mod place;
-mod raw;
-
 use std::fs;
 use std::path::PathBuf;
 
 use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
 use basil::{Decision, Message, Read, Transaction, Vote, Write};
 use crypto::{BatchSigner, Statement, leaf};
-use place::{Place, eventually};
-use raw::{Raw, Shows};
 use runtime::frame::{Frames, Greeting, Role};
 use serde_json::Value as Json;
 use types::{ClientId, Key, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
+
+use crate::place::{Place, eventually};
+use crate::raw::{Raw, Shows};
 
 /// Who lies. It has the greatest name, so that it dials all others.
 const LIAR: ReplicaId = ReplicaId { shard: ShardId(0), index: 5 };

@@ -1,13 +1,11 @@
 //! What a cluster shows of itself: metrics by Prometheus' conventions, every peer in its status, and logs that programs can read.
 
-mod exposition;
-mod place;
-
 use std::fs;
 
-use exposition::Family;
-use place::{Place, eventually};
 use serde_json::Value;
+
+use crate::exposition::{self, Family};
+use crate::place::{Place, eventually};
 
 /// The sum of a family's samples that have this label.
 fn sum(family: &Family, label: (&str, &str)) -> f64 {

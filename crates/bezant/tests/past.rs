@@ -1,12 +1,11 @@
 //! Reads of the past over real processes.
 
-mod place;
-
 use std::time::{Duration, SystemTime};
 
 use client::{AsOf, Client, Error, Refusal};
-use place::Place;
 use types::{Key, Timestamp, Value};
+
+use crate::place::Place;
 
 /// What `a` was at `at`, and what the range of all keys was.
 async fn as_of(client: &Client, at: Timestamp) -> Result<(Option<Value>, Vec<(Key, Value)>), Error> {

@@ -1,16 +1,15 @@
 //! The pool before real replicas: many transactions as one, each with its own result.
 
-mod place;
-
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 
 use client::{BatchSize, Committed, ConflictRule, Error, Operation, Order, Pool, PoolOptions};
 use config::Config;
-use place::Place;
 use tokio::task::JoinSet;
 use types::{Key, Value};
+
+use crate::place::Place;
 
 fn key(name: &str) -> Key {
     Key::from(name)

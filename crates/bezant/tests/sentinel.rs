@@ -1,9 +1,8 @@
 //! A cluster of Sentinel as its user meets it: three processes, the same commands.
 
-mod place;
-
-use place::{Place, Running, eventually};
 use rustix::process::Signal;
+
+use crate::place::{Place, Running, eventually};
 
 const REPLICAS: [&str; 3] = ["s0-r0", "s0-r1", "s0-r2"];
 

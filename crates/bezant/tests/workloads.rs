@@ -1,13 +1,12 @@
 //! Every workload, small, on a real cluster: it loads, runs so many transactions, keeps its invariant, and notices
 //! when somebody else breaks it.
 
-mod place;
-
 use std::time::{Duration, Instant};
 
-use place::{Place, eventually};
 use rustix::process::Signal;
 use serde_json::Value;
+
+use crate::place::{Place, eventually};
 
 /// How many transactions each workload runs.
 const TRANSACTIONS: u64 = 60;

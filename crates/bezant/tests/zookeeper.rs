@@ -1,7 +1,5 @@
 //! `bezant zookeeper` and `bezant audit offline`, as their users meet them: a file, a process, `kill -9`, and the folders afterwards.
 
-mod place;
-
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, Numbered, Reply, Request};
-use place::{Place, Running, eventually};
 use rustix::process::Signal;
+
+use crate::place::{Place, Running, eventually};
 
 /// A server's file, and where it will listen.
 fn write_config(place: &Place, name: &str) -> SocketAddr {

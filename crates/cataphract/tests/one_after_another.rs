@@ -1,14 +1,14 @@
 //! Whatever is batched with whatever: it is as if all had run one after the other, in the order of timestamps and places.
 
-mod harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::{Failure, Refusal};
 use cataphract::{BatchSize, BatchedCommit, ConflictRule, Operation, Order, PoolOptions};
-use harness::{Luck, World, delete, get, put};
 use proptest::prelude::*;
 use types::{Key, Timestamp, TransactionId, Value};
+
+use crate::harness;
+use crate::harness::{Luck, World, delete, get, put};
 
 /// So few keys that everything meets.
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];

@@ -1,12 +1,11 @@
 //! One situation each: who joins whom, who sees what, and what happens when it goes wrong.
 
-mod harness;
-
 use basil::{Failure, Refusal};
 use cataphract::{BatchSize, ConflictRule, Failed, NotTaken, Operation, Order, Pool, PoolOptions, Work};
-use harness::{CLUSTER, Luck, World, delete, get, put};
 use machine::Time;
 use types::{Key, Value};
+
+use crate::harness::{CLUSTER, Luck, World, delete, get, put};
 
 fn options() -> PoolOptions {
     PoolOptions { size: BatchSize::Fixed(100), in_flight: 1, ..PoolOptions::default() }

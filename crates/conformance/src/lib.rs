@@ -26,6 +26,5 @@ mod application;
 pub mod augustus;
 pub mod basil;
 mod cycle;
-#[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod sentinel;

@@ -1,12 +1,11 @@
 //! Whole clusters of Augustus in worlds of faults, liars and cheats.
 
-mod clean;
-
-use clean::clean;
 use conformance::augustus::whole::{Report, Scenario};
 use conformance::augustus::{ClientStrategy, ReplicaStrategy};
 use random::Named as _;
 use simulator::{BrokenRule, Tracing, run_broken};
+
+use crate::clean::clean;
 
 fn scenario(name: &str, words: &str) -> Scenario {
     Scenario::named(name).expect("the test names a scenario there is").with(words).expect("the words are good")

@@ -1,10 +1,9 @@
 //! Whole servers of Sentinel, with clients, in worlds of faults.
 
-mod clean;
-
-use clean::clean;
 use conformance::sentinel::ensemble::{Report, Scenario};
 use simulator::{Tracing, run};
+
+use crate::clean::clean;
 
 fn scenario(name: &str, words: &str) -> Scenario {
     Scenario::named(name).expect("the test names a scenario there is").with(words).expect("the words are good")

@@ -1,10 +1,9 @@
 //! The order of Augustus' shards in worlds of faults, liars and cheats.
 
-mod clean;
-
-use clean::clean;
 use conformance::augustus::{ClientStrategy, ReplicaStrategy, Report, Scenario};
 use random::Named as _;
+
+use crate::clean::clean;
 
 fn scenario(name: &str, words: &str) -> Scenario {
     Scenario::named(name).expect("the test names a scenario there is").with(words).expect("the words are good")

@@ -1,10 +1,9 @@
 //! The order among Sentinel's servers in worlds of faults.
 
-mod clean;
-
-use clean::clean;
 use conformance::sentinel::{NoStrategy, Report, Scenario};
 use simulator::{BrokenRule, Tracing, run_broken};
+
+use crate::clean::clean;
 
 fn scenario(name: &str, words: &str) -> Scenario {
     Scenario::named(name).expect("the test names a scenario there is").with(words).expect("the words are good")

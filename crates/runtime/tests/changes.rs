@@ -1,16 +1,15 @@
 //! The cluster changes while nodes run: who tells whom, what is kept before it is gone by, and who is cut off.
 
-mod fixture;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crypto::{Chain, ChainError, Configuration, Holder, Operators, SecretKey, Signatures, SignedConfiguration};
-use fixture::*;
 use runtime::{ChangeOptions, Limits, Newest, NotTakenOver, PeerState};
 use tokio::sync::watch;
 use types::{ClientId, Session};
+
+use crate::fixture::*;
 
 fn operator() -> SecretKey {
     SecretKey::from_bytes([201; 32])

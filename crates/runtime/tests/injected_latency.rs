@@ -1,13 +1,12 @@
 //! Injected latency over the loopback: what is far away answers late, in order, and nothing is lost of what waits.
 
-mod fixture;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fixture::*;
 use runtime::{Delay, Delays, Limits};
 use types::Session;
+
+use crate::fixture::*;
 
 /// Everybody is `least_ms` away, and up to `jitter_ms` more.
 fn everybody_at(least_ms: u64, jitter_ms: u64) -> Option<Delays> {

@@ -1,11 +1,8 @@
 //! Nodes over real TLS on the loopback: what they do for members, what they tell strangers, what liars cost.
 
-mod fixture;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use crypto::{BatchSigner, Signatures};
-use fixture::*;
 use runtime::frame::{FRAME_VERSION, Greeting, Role};
 use runtime::{Configuration, Limits, NodeError, NotTaken, PeerState};
 use store::{Memory, Options};
@@ -14,6 +11,8 @@ use tokio::net::TcpStream;
 use toy::Flaw;
 use types::limits::FRAME_BYTES_MAX;
 use types::{ClusterId, Session};
+
+use crate::fixture::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_come_back_as_signed_answers() {
