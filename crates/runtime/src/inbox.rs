@@ -28,6 +28,7 @@ use crate::member::Member;
 use crate::metrics::Metrics;
 use crate::priority::Usage;
 use crate::quota::Permit;
+use crate::worked::Worked;
 
 /// What has arrived for the loop.
 pub(crate) struct Inbox<C, W> {
@@ -111,7 +112,7 @@ impl<C, W> Inbox<C, W> {
             let Some(member) = self.ring.pop_front() else { continue };
             let Some(queue) = self.queues.get_mut(&member) else { continue };
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
-            let begun = Instant::now();
+            let (begun, worked) = (Instant::now(), Worked::begin());
             let mut come_again_ms = queue.come_again_ms(begun);
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
@@ -143,7 +144,7 @@ impl<C, W> Inbox<C, W> {
                 }
             }
             if let Some(usage) = &queue.usage {
-                usage.note(begun.elapsed());
+                usage.note(worked.elapsed());
             }
             if !queue.arrivals.is_empty() {
                 self.ring.push_back(member);

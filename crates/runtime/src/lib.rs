@@ -47,6 +47,7 @@ mod read_buffer;
 pub mod shutdown;
 pub mod tls;
 pub mod transport;
+mod worked;
 
 pub use changes::{ChangeOptions, Control, KeepChain, Newest, NotTakenOver};
 pub use configuration::Configuration;

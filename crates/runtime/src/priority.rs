@@ -4,6 +4,9 @@
 //! wait for a core several times on their way, however little of the flood the node loop takes in a turn. So the connections of a member
 //! that takes [far more](UsageMonitor) than any other client does are served by one thread that lets all other threads of the machine
 //! go first. With cores to spare it loses little by that; without, it gets what others leave. Strangers together count as one member.
+//!
+//! Others are whatever else runs on the machine, too; and whoever takes the most of a node may be its one honest client, beside somebody
+//! whose requests cost little. So a small part of a core is everybody's: until it is used up, ten times a second, nobody goes last.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::member::Member;
+use crate::worked::Worked;
 
 /// How nice the thread is to others, as nice as can be: with all cores busy it gets about a seventieth of what each of these does.
 #[cfg(target_os = "linux")]
@@ -25,6 +29,8 @@ const LOW_PRIORITY_NICE: i32 = 19;
 pub(crate) const USAGE_INTERVAL_MS: u64 = 100;
 /// Whoever takes less than this part of a core never takes too much.
 const USAGE_PERCENT_MIN: u64 = 5;
+/// The same for an interval, in nanoseconds. So much of what anybody takes is served like all else, even at low priority.
+const LEAST_NS: u64 = USAGE_INTERVAL_MS * 1_000_000 * USAGE_PERCENT_MIN / 100;
 /// Whoever takes more than so many times what any other client does takes too much.
 const USAGE_TIMES_MAX: u64 = 2;
 /// So many times in a row it must be found to do so: clients that begin at the same time differ much at first.
@@ -84,7 +90,7 @@ impl LowPriority {
         let Some((handle, _)) = &self.thread else { return Some(work.await) };
         let mut work: Work<R> = Box::pin(work);
         loop {
-            let is_low = usage.is_low();
+            let is_low = usage.goes_last();
             let part = Part { work: Some(work), usage: Arc::clone(usage), is_low };
             let done = if is_low {
                 // Whoever drops this future drops the task as well.
@@ -149,12 +155,12 @@ impl<R> Future for Part<R> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done<R>> {
         let Some(mut work) = self.work.take() else { return Poll::Pending };
-        let begun = Instant::now();
+        let worked = Worked::begin();
         let polled = work.as_mut().poll(context);
-        self.usage.note(begun.elapsed());
+        self.usage.note(worked.elapsed());
         match polled {
             Poll::Ready(result) => Poll::Ready(Done::All(result)),
-            Poll::Pending if self.usage.is_low() != self.is_low => Poll::Ready(Done::Part(work)),
+            Poll::Pending if self.usage.goes_last() != self.is_low => Poll::Ready(Done::Part(work)),
             Poll::Pending => {
                 self.work = Some(work);
                 Poll::Pending
@@ -174,9 +180,14 @@ impl Usage {
         self.spent_ns.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether its work is done at low priority.
+    /// Whether it is at low priority.
     pub fn is_low(&self) -> bool {
         self.is_low.load(Ordering::Relaxed)
+    }
+
+    /// Whether its work goes last at the moment: it is at low priority, and has had what is everybody's.
+    pub fn goes_last(&self) -> bool {
+        self.is_low() && self.spent_ns.load(Ordering::Relaxed) >= LEAST_NS
     }
 
     /// Changes that.
@@ -262,7 +273,7 @@ impl UsageMonitor {
             }
         }
         // What is remembered comes to twice an interval's.
-        let least_ns = 2 * USAGE_INTERVAL_MS * 1_000_000 * USAGE_PERCENT_MIN / 100;
+        let least_ns = 2 * LEAST_NS;
         let usual_ns = self.usual_of_replicas_ns();
         let liar_ns = self.most_of_a_liar_ns();
         for (at, member) in self.members.iter_mut().enumerate() {
@@ -420,6 +431,7 @@ mod tests {
         let usage: Arc<Usage> = Arc::default();
         let work = {
             let usage = Arc::clone(&usage);
+            usage.note(Duration::from_nanos(LEAST_NS));
             async move {
                 let mut names = Vec::new();
                 for is_low in [true, true, false, true] {
@@ -433,6 +445,19 @@ mod tests {
         assert_eq!(low_priority.run(&usage, work).await, Some(vec![true, true, false, true]));
         assert!(usage.take_ns() > 0);
         assert_eq!(LowPriority::none().run(&usage, async { 1 }).await, Some(1));
+    }
+
+    #[test]
+    fn a_small_part_of_a_core_is_everybodys() {
+        let usage = Usage::default();
+        usage.note(Duration::from_nanos(LEAST_NS));
+        assert!(!usage.goes_last(), "it is not at low priority");
+        usage.set_low(true);
+        assert!(usage.goes_last());
+        usage.take_ns();
+        assert!(!usage.goes_last(), "another interval begins");
+        usage.note(Duration::from_nanos(LEAST_NS - 1));
+        assert!(!usage.goes_last());
     }
 
     #[tokio::test]
@@ -454,6 +479,7 @@ mod tests {
         let low_priority = LowPriority::start().expect("the system gives a thread");
         let usage: Arc<Usage> = Arc::default();
         usage.set_low(true);
+        usage.note(Duration::from_nanos(LEAST_NS));
         let (held, dropped) = oneshot::channel::<()>();
         let work = async move {
             let _held = held;
