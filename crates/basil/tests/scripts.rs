@@ -75,6 +75,7 @@ scripts! {
     a_read_that_missed_a_prepared_write_is_voted_down
     a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
+    a_reader_that_is_promised_nothing_is_prepared_at_once
     a_reader_of_a_past_range_finishes_what_is_prepared
     a_reader_of_the_past_finishes_what_is_prepared
     a_released_orphan_is_finished_by_another_shard

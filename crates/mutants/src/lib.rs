@@ -73,6 +73,7 @@ mutants! {
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
     UnpromisedCounted: "held off", "an answer that promises nothing validates a read";
+    UnpromisedAskedAgain: "held off", "replicas that promised nothing are asked once more at the commit, before anybody votes";
     HeldOffForgotten: "held off", "a key whose writer was held off is promised to the next reader all the same";
     PastUnpromised: "held off", "nor is a reader of the past promised anything, who holds nobody off";
     OthersNamePromised: "held off", "who reads in the name of another is promised that nothing comes between";
