@@ -179,6 +179,7 @@ scripts! {
     one_vote_is_no_evidence_of_authorship
     only_the_logging_shard_elects
     prepared_writes_can_be_read
+    readers_and_late_writers_take_turns
     readers_hold_a_writer_off_once
     readers_of_a_range_hold_a_writer_off_once
     replicas_finish_an_abandoned_transaction_in_rank_order
