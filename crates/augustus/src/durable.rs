@@ -21,7 +21,7 @@ use bytes::Bytes;
 use mutants::{Mutant, broken};
 use store::{PageLimits, StorageBackend, Store, StoreError, Version};
 use types::limits::VALUE_BYTES_MAX;
-use types::{ClientId, Key, Timestamp, Value};
+use types::{Key, Timestamp, Value};
 
 use crate::limits::ENCODED_PAGE_BYTES_MAX;
 use crate::pages::{PageNumber, index};
@@ -113,7 +113,7 @@ impl Keeper {
         let mut best: BTreeMap<PageNumber, (u64, u8, Vec<Bytes>)> = BTreeMap::new();
         let mut from = Some(Key::default());
         while let Some(low) = from {
-            let page = store.page(&low, None, store.watermark().max(Timestamp::new(u64::MAX, ClientId(0))), READ_LIMITS)?;
+            let page = store.page(&low, None, store.watermark().max(Timestamp::above_all_before(u64::MAX)), READ_LIMITS)?;
             from = page.next;
             for (key, version) in page.versions {
                 let Some(part) = version.value.as_ref().and_then(|value| Part::of(&key, value)) else { continue };
@@ -149,7 +149,7 @@ impl Keeper {
 
 /// A timestamp for the next checkpoint. It orders rows in the store and means nothing else.
 fn next<B: StorageBackend>(store: &Store<B>) -> Timestamp {
-    Timestamp::new((store.watermark().time / STEP + 1) * STEP, ClientId(0))
+    Timestamp::above_all_before((store.watermark().time / STEP + 1) * STEP)
 }
 
 /// A part of a page, as the base table has it.

@@ -101,12 +101,13 @@ impl Buffer {
         self.writes.insert(key, value);
     }
 
-    /// When it has only read, and only what is committed: the replicas that validate each of its reads, in the order in which
-    /// the finished transaction has them. It may then commit without being prepared ([`crate::read_only`]).
+    /// When it has only read, and only what is committed and may be validated: the replicas that validate each of its reads, in the order in
+    /// which the finished transaction has them. It may then commit without being prepared ([`crate::read_only`]).
     #[must_use]
     pub fn validated(&self) -> Option<Vec<Voters>> {
         let depends = self.reads.values().any(|found| found.dependency.is_some()) && !broken(Mutant::DependencyValidated);
-        let may_be = self.writes.is_empty() && !depends && !self.scans.is_open && !self.scans.is_contradicted;
+        let is_withheld = self.reads.values().any(|found| found.is_withheld);
+        let may_be = self.writes.is_empty() && !depends && !is_withheld && !self.scans.is_open && !self.scans.is_contradicted;
         may_be.then(|| self.reads.values().map(|found| found.validated).collect())
     }
 
@@ -168,7 +169,8 @@ mod tests {
 
     fn found(key: &str, value: Option<&str>) -> ReadFound {
         let version = Timestamp::new(u64::from(value.is_some()), ClientId(1));
-        ReadFound { key: Key::from(key), version, value: value.map(Value::from), dependency: None, validated: Voters::default() }
+        let (value, validated) = (value.map(Value::from), Voters::default());
+        ReadFound { key: Key::from(key), version, value, dependency: None, validated, is_withheld: false }
     }
 
     fn scan(low: &str, high: &str, keys: &[&str]) -> RangeFound {

@@ -178,6 +178,14 @@ impl Coordinator {
         }
     }
 
+    /// The clock of `from` showed `clock` after it was asked something at `asked_at`.
+    fn take_clock(&mut self, now: Time, from: ReplicaId, asked_at: Time, clock: u64) {
+        let Some(clocks) = &mut self.clocks else { return };
+        if clocks.note(now, from, asked_at, clock) {
+            self.timers.set(Timer::Clocks, clocks.due());
+        }
+    }
+
     /// Whether a transaction at `timestamp` may lie below what was acknowledged before it began.
     fn is_too_low(&self, timestamp: Timestamp) -> bool {
         self.clocks.as_ref().is_some_and(|clocks| clocks.is_too_low(timestamp.time))
@@ -692,9 +700,7 @@ impl Machine for Coordinator {
                         self.on_scan_reply(now, from, request, (rows, end), (prepared, is_promised), outbox);
                     }
                     Message::ClockReply { asked_at, clock } => {
-                        if let Some(clocks) = &mut self.clocks {
-                            clocks.note(now, from, Time(asked_at), clock);
-                        }
+                        self.take_clock(now, from, Time(asked_at), clock);
                     }
                     Message::Voted { vote, conflict } => self.on_voted(now, from, vote, conflict, outbox),
                     Message::Logged { logged } => self.on_logged(now, from, logged, outbox),

@@ -145,7 +145,14 @@ mod tests {
         assert_eq!(verdict(Some(writer.id()), 6), Verdict::NotValidated);
         let validated = |dependency: Option<Transaction>| {
             let mut buffer = Buffer::new(reader);
-            buffer.found(ReadFound { key: Key::from("a"), version: at, value: None, dependency, validated: validated_by(6) });
+            buffer.found(ReadFound {
+                key: Key::from("a"),
+                version: at,
+                value: None,
+                dependency,
+                validated: validated_by(6),
+                is_withheld: false,
+            });
             buffer.validated()
         };
         assert!(validated(None).is_some() && validated(Some(writer)).is_none());

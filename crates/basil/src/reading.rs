@@ -22,6 +22,8 @@ pub struct ReadFound {
     /// The replicas that validate the read, once the version is committed: they have no newer version below the reader's timestamp, committed
     /// or prepared, and will vote for none.
     pub validated: Voters,
+    /// Too many replicas promise nothing for now: the read has to be voted on.
+    pub is_withheld: bool,
 }
 
 /// What a scan found.
@@ -47,6 +49,8 @@ pub(crate) struct KeyReplies {
     last: Vec<(Timestamp, Voters)>,
     /// Whoever has answered at all.
     heard: Voters,
+    /// Whoever promises nothing.
+    unpromised: Voters,
 }
 
 /// What the replies for one key amount to.
@@ -62,7 +66,8 @@ pub(crate) enum Choice {
 
 impl KeyReplies {
     pub fn new(key: Key) -> Self {
-        Self { key, committed: Vec::new(), prepared: Vec::new(), last: Vec::new(), heard: Voters::default() }
+        let (heard, unpromised) = (Voters::default(), Voters::default());
+        Self { key, committed: Vec::new(), prepared: Vec::new(), last: Vec::new(), heard, unpromised }
     }
 
     pub fn key(&self) -> &Key {
@@ -75,6 +80,10 @@ impl KeyReplies {
         self.committed.iter_mut().for_each(|(_, _, voters)| voters.remove(index));
         self.prepared.iter_mut().for_each(|(_, voters)| voters.remove(index));
         self.heard.insert(index);
+        self.unpromised.remove(index);
+        if !is_promised {
+            self.unpromised.insert(index);
+        }
         self.last.iter_mut().for_each(|(_, voters)| voters.remove(index));
         let prepared = prepared.filter(|one| one.timestamp() < before && one.write_of(&self.key).is_some());
         if let Some(last) = last_version(&result, prepared).filter(|_| is_promised) {
@@ -133,12 +142,15 @@ impl KeyReplies {
             let last = self.last.iter().find(|(last, _)| *last == version);
             last.map_or_else(Voters::default, |(_, voters)| *voters)
         };
+        // A correct replica withholds its promise, and so do most: whoever was held off was so by what a quorum had promised.
+        let is_withheld = self.unpromised.count() >= quorums.weak() && !broken(Mutant::UnpromisedAskedAgain);
         let committed = committed.map(|(version, value, _)| ReadFound {
             key: self.key.clone(),
             version: *version,
             value: value.clone(),
             dependency: None,
             validated: validated(*version),
+            is_withheld: is_withheld && validated(*version).count() < quorums.validation(),
         });
         let found = match (committed, prepared) {
             (Some(found), _) if found.validated.count() >= quorums.validation() => return Choice::Newest(found),
@@ -149,6 +161,7 @@ impl KeyReplies {
                     value: transaction.write_of(&self.key).and_then(|write| write.value.clone()),
                     dependency: (!has_committed(transaction)).then(|| transaction.clone()),
                     validated: validated(transaction.timestamp()),
+                    is_withheld: is_withheld && validated(transaction.timestamp()).count() < quorums.validation(),
                 }
             }
             (Some(found), _) => found,

@@ -757,6 +757,9 @@ impl<M: StorageBackend> Replica<M> {
             let election = state.logged.as_mut().and_then(|logged| logged.election.as_mut());
             waiting.extend(election.into_iter().flat_map(|election| std::mem::take(&mut election.interested)));
         }
+        if known_by_vote && decision == Decision::Abort {
+            self.note_aborted_reader(now, transaction);
+        }
         self.ballots.forget(id);
         if certificate.is_some() {
             self.proven.push_back((now, id));

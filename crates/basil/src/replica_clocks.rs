@@ -13,6 +13,11 @@
 //! A replica's clock may be set forward, as when its process starts anew. Bounds from before do not hold for what it shows then. So a
 //! bound is *good* for a while from the question ([`CoordinatorOptions::clock_good_ms`](crate::CoordinatorOptions::clock_good_ms)), and a replica whose clock was set neither answers nor votes for as long
 //! ([`crate::peer_clocks`]). A timestamp that was taken when too few bounds were good may be too low.
+//!
+//! What passed while this process stood still is in no bound from before, unless its own clock has counted it. It shows when `f + 1` clocks are
+//! far beyond their bounds. But the answers that show it may have been given in the middle of the pause, and then the bounds that follow from
+//! them are too low as well; so are those of older answers that were under way and come only now. So nothing counts any more that was asked for
+//! before it showed, and all are asked anew.
 
 use engine::{ClusterClock, stretched};
 use machine::{Time, Voters};
@@ -92,6 +97,8 @@ pub(crate) struct ReplicaClocks {
     beyond: Vec<Voters>,
     /// Timestamps up to here, in nanoseconds, were given while clocks were taken to be earlier than they were.
     too_low: u64,
+    /// When it last showed that this process stood still. Answers to what was asked before say nothing.
+    stood_still: Time,
     ask_at: Time,
     wait_ms: u64,
     /// Whether a transaction has run since clocks were last asked for.
@@ -110,6 +117,7 @@ impl ReplicaClocks {
             good_until: Time(0),
             beyond,
             too_low: 0,
+            stood_still: Time(0),
             ask_at: Time(0),
             wait_ms: FIRST_MS.0,
             is_used: false,
@@ -153,10 +161,11 @@ impl ReplicaClocks {
         self.beyond.fill(Voters::default());
     }
 
-    /// The clock of `replica` showed `reading` after it was asked something at `sent`.
-    pub fn note(&mut self, now: Time, replica: ReplicaId, sent: Time, reading: u64) {
-        let of_shard = self.bounds.get_mut(usize::from(replica.shard.0));
-        let Some(kept) = of_shard.and_then(|shard| shard.get_mut(usize::from(replica.index))).filter(|_| sent <= now) else { return };
+    /// The clock of `replica` showed `reading` after it was asked something at `sent`. Whether clocks are to be asked for sooner than they were.
+    pub fn note(&mut self, now: Time, replica: ReplicaId, sent: Time, reading: u64) -> bool {
+        let is_sound = sent <= now && sent >= self.stood_still;
+        let of_shard = self.bounds.get_mut(usize::from(replica.shard.0)).filter(|_| is_sound);
+        let Some(kept) = of_shard.and_then(|shard| shard.get_mut(usize::from(replica.index))) else { return false };
         let answer = ClusterClock::new(now, reading.saturating_add(stretched(now.since(sent))));
         match kept {
             Some(bound) if reading <= bound.read(now, self.good_ms).0 => {
@@ -170,9 +179,23 @@ impl ReplicaClocks {
                 self.update(now);
                 if has_stepped {
                     self.began_too_low(now);
+                    return self.begin_anew(now);
                 }
             }
         }
+        false
+    }
+
+    /// This process stood still, or correct clocks were set: what was asked for before now bounds nothing any more. Until enough have answered
+    /// what they are asked from now on, every timestamp is too low.
+    fn begin_anew(&mut self, now: Time) -> bool {
+        if broken(Mutant::PauseOutlived) {
+            return false;
+        }
+        self.bounds.iter_mut().for_each(|shard| shard.fill(None));
+        (self.stood_still, self.good_until) = (now, Time(now.0.saturating_sub(1)));
+        (self.wait_ms, self.ask_at) = (FIRST_MS.0, now);
+        true
     }
 
     /// One clock may have been set forward, and a liar's is anywhere. If `f + 1` are beyond their bounds, this process has stood still, or
@@ -333,10 +356,41 @@ mod tests {
         let mut clocks = clocks();
         hear(&mut clocks, 0, &[0; 6]);
         let before = time(&clocks, 2_000_000).expect("all are known");
-        // It was paused for a second, and its own clock did not go on. Answers of 2f + 1 are enough to see it.
-        hear(&mut clocks, 2_000_000, &[1_000_000_000, 1_000_000_000, 1_000_000_000]);
-        assert!(clocks.is_too_low(before));
-        assert!(time(&clocks, 3_000_000).is_some_and(|time| time > TRUE + SECOND && !clocks.is_too_low(time)));
+        // It was paused for a second, and its own clock did not go on. Answers of f + 1 are enough to see it.
+        hear(&mut clocks, 2_000_000, &[1_000_000_000, 1_000_000_000]);
+        assert!(clocks.is_too_low(before) && clocks.due() == Time(3_000_000));
+        hear(&mut clocks, 3_000_000, &[1_000_000_000; 6]);
+        assert!(time(&clocks, 4_000_000).is_some_and(|time| time > TRUE + SECOND && !clocks.is_too_low(time)));
+    }
+
+    #[test]
+    fn what_was_under_way_while_a_client_stood_still_bounds_nothing() {
+        let mut clocks = clocks();
+        hear(&mut clocks, 0, &[0; 6]);
+        // It asks, and stands still for a second before the answers come, and its own clock does not go on. Those who answer do so in the middle
+        // of that, after 60 ms: that shows that it stood still, and not for how long.
+        let now = SECOND + 1_000_000;
+        for index in 0..4 {
+            clocks.note(Time(now), replica(index), Time(SECOND), TRUE + SECOND + 60_000_000);
+        }
+        let is_too_low = |clocks: &ReplicaClocks, at: u64| time(clocks, at).is_none_or(|time| clocks.is_too_low(time));
+        assert!(is_too_low(&clocks, now + 1) && clocks.due() == Time(now), "a second ago");
+        // The others had answered before, and that comes only now.
+        for index in 4..6 {
+            clocks.note(Time(now), replica(index), Time(SECOND), TRUE + SECOND);
+        }
+        assert!(is_too_low(&clocks, now + 1));
+        let (again, ahead) = (now + 1_000, SECOND as i64);
+        clocks.asked(Time(again));
+        hear(&mut clocks, again, &[ahead; 4]);
+        assert!(is_too_low(&clocks, again + 1_000_000), "four are too few");
+        hear(&mut clocks, again, &[ahead; 6]);
+        let is_right = |clocks: &ReplicaClocks, at: u64| time(clocks, at).is_some_and(|time| time >= TRUE + SECOND + at);
+        assert!(is_right(&clocks, again + 1_000_000) && !is_too_low(&clocks, again + 1_000_000));
+        for index in 0..6 {
+            clocks.note(Time(again + 1_000_001), replica(index), Time(SECOND + 500_000), TRUE + SECOND + 1_000_000);
+        }
+        assert!(is_right(&clocks, again + 2_000_000), "what comes late lowers no bound");
     }
 
     #[test]
@@ -346,6 +400,7 @@ mod tests {
         // It heard nothing for long, and all were set forward meanwhile. Whoever has not been told goes on by the old clock.
         let old = clocks.clock().expect("all are known");
         let now = 10 * SECOND;
+        hear(&mut clocks, now - 1_000_000, &[SECOND as i64; 6]);
         hear(&mut clocks, now, &[SECOND as i64; 6]);
         let told = time(&clocks, now + 2_000_000).expect("all are known");
         assert!(clocks.is_too_low(old.read(Time(now + 100_000_000))) && !clocks.is_too_low(told));
@@ -365,6 +420,7 @@ mod tests {
         // It was paused, for less than those answers took.
         answered(&mut clocks, SECOND * 4 / 5, 1_000_000, 60_000_000);
         assert!(clocks.is_too_low(before));
+        answered(&mut clocks, SECOND * 17 / 20, 1_000_000, 60_000_000);
         assert!(time(&clocks, SECOND * 9 / 10).is_some_and(|time| time >= TRUE + SECOND * 9 / 10 + 60_000_000));
     }
 

@@ -3,6 +3,17 @@
 //! A session turns a neutral request into a command, and the coordinator's event into a neutral answer. The evidence of a read
 //! is what the coordinator found; a commit puts the transaction together from it. Basil has no one-shot transactions,
 //! which the session says in a typed refusal.
+//!
+//! *One commit may be several transactions on the wire*, each with an id and a timestamp of its own, of which one at most commits:
+//!
+//! - the session may prepare it at a later timestamp than it began at (`later_place`, by [`crate::key_times`]): nothing is prepared at the first;
+//! - the session tries it again, at a later timestamp, when it was voted down (`refresh`, by [`crate::refresh`]); its application hears of the
+//!   last attempt alone;
+//! - after a conflict `transact` (`client/src/client.rs`, above this) runs the application's closure once more, with new reads;
+//! - in a pool (`cataphract/src/pool.rs`) it is one of many in a batch, which is one transaction here, and goes into the next batch when that one
+//!   aborts.
+//!
+//! So look for a commit in a log by the id in its answer ([`Commit::id`](engine::Commit)), not by the timestamp at which it began.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

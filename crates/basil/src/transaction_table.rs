@@ -353,7 +353,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// The same, one by one.
     pub fn committed_in(&self, slot: u64) -> impl Iterator<Item = TransactionId> {
-        let at = |slot: u64| (Timestamp::new(slot.saturating_mul(1 << COMMIT_SLOT_BITS), ClientId(0)), 0);
+        let at = |slot: u64| (Timestamp::above_all_before(slot.saturating_mul(1 << COMMIT_SLOT_BITS)), 0);
         let slot = slot.min(u64::MAX >> COMMIT_SLOT_BITS);
         let ids = self.by_timestamp.range(at(slot)..at(slot + 1)).map(|(_, id)| *id);
         ids.filter(|id| self.get(*id).is_some_and(|state| state.decision() == Some(Decision::Commit)))

@@ -73,6 +73,7 @@ scripts! {
     a_read_that_missed_a_prepared_write_is_voted_down
     a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
+    a_reader_that_is_promised_nothing_is_prepared_at_once
     a_reader_of_a_past_range_finishes_what_is_prepared
     a_reader_of_the_past_finishes_what_is_prepared
     a_released_orphan_is_finished_by_another_shard
@@ -176,6 +177,7 @@ scripts! {
     one_vote_is_no_evidence_of_authorship
     only_the_logging_shard_elects
     prepared_writes_can_be_read
+    readers_and_late_writers_take_turns
     readers_hold_a_writer_off_once
     readers_of_a_range_hold_a_writer_off_once
     replicas_finish_an_abandoned_transaction_in_rank_order

@@ -378,7 +378,7 @@ impl Connection {
             AsOf::Time(time) => time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanoseconds),
         };
         let after = time.checked_add(1).filter(|_| time <= now).ok_or_else(|| self.error(engine::Refusal::NotPast))?;
-        Ok(Timestamp::new(after, ClientId(0)))
+        Ok(Timestamp::above_all_before(after))
     }
 
     /// What to tell people when this machine's clock was far from the replicas' as the client connected.

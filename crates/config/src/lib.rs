@@ -232,7 +232,7 @@ impl Config {
         }
         let file: ClientToml = read_toml(&path)?;
         let topology = Topology::load(&folder.join(&file.cluster), engines)?;
-        let client = ClientId(file.client);
+        let client = file.client;
         let secret = read_secret_key(&folder.join(&file.key))?;
         let refuse = |what: String, help: &str| ConfigError { what, file: path.clone(), line: None, help: help.to_owned() };
         let Some(permission) = topology.cluster.permission(client) else {
@@ -283,7 +283,8 @@ impl Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientToml {
-    client: u64,
+    #[serde(deserialize_with = "text::client_number")]
+    client: ClientId,
     #[serde(default = "cluster_file")]
     cluster: PathBuf,
     #[serde(default = "key_file")]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::Deserializer;
 use serde::de::{DeserializeOwned, Error, IntoDeserializer, Unexpected, Visitor};
 use types::limits::{KEY_BYTES_MAX, SHARD_REPLICAS_MAX, SHARDS_MAX, VALUE_BYTES_MAX};
-use types::{Key, ReplicaId, ShardId, Value};
+use types::{ClientId, Key, ReplicaId, ShardId, Value};
 
 /// The bytes that `text` means: `0x…` is hexadecimal, anything else is itself.
 ///
@@ -85,6 +85,11 @@ pub(crate) fn parsed<'de, T, D: Deserializer<'de>>(deserializer: D, parse: impl 
 /// Reads a number from `min` to `max`; `what` says of what, as in "a number of milliseconds".
 pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D, what: &'static str, min: u64, max: u64) -> Result<u64, D::Error> {
     deserializer.deserialize_u64(Number { what, min, max })
+}
+
+/// Reads the number of a client: for `deserialize_with`.
+pub(crate) fn client_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClientId, D::Error> {
+    number(deserializer, "a client's number,", ClientId::MIN.0, ClientId::MAX.0).map(ClientId)
 }
 
 struct Text<P, T> {

@@ -12,7 +12,7 @@ use types::{ClientId, ClientLimits, Cluster, ClusterId, Key, Permission, Placeme
 
 use crate::chain_file::{chain_file, read_chain};
 use crate::file::{ConfigError, read_toml};
-use crate::text::{choice, key_from_text, parsed, replica_from_name};
+use crate::text::{choice, client_number, key_from_text, parsed, replica_from_name};
 
 /// The format of `cluster.toml` that is written and read here.
 const FORMAT: u32 = 1;
@@ -211,7 +211,7 @@ fn clients(listed: Vec<ClientToml>) -> Result<Vec<(ClientId, Permission)>, Strin
     let mut numbers = BTreeSet::new();
     for client in listed {
         if !numbers.insert(client.number) {
-            return Err(format!("client {} is listed twice", client.number));
+            return Err(format!("client {} is listed twice", client.number.0));
         }
         let [read_prefixes, write_prefixes] = [client.read, client.write].map(|list| list.into_iter().map(|prefix| prefix.0).collect());
         let limits = ClientLimits {
@@ -221,7 +221,7 @@ fn clients(listed: Vec<ClientToml>) -> Result<Vec<(ClientId, Permission)>, Strin
             reads_per_second: client.reads_per_second,
         };
         let permission = Permission { public_key: client.public_key.0, read_prefixes, write_prefixes, limits };
-        clients.push((ClientId(client.number), permission));
+        clients.push((client.number, permission));
     }
     Ok(clients)
 }
@@ -279,7 +279,8 @@ struct ReplicaToml {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientToml {
-    number: u64,
+    #[serde(deserialize_with = "client_number")]
+    number: ClientId,
     public_key: PublicKey,
     read: Vec<KeyText>,
     write: Vec<KeyText>,

@@ -205,8 +205,15 @@ fn a_value_of_the_wrong_kind_is_named_with_its_key_and_file_for_every_setting() 
 #[test]
 fn a_wrong_value_is_refused_with_what_is_allowed() {
     for (file, text, what) in [
-        ("client.toml", "client = \"one\"", "`client` cannot be \"one\": it takes a number from 0"),
-        ("client.toml", "client = -1", "`client` cannot be -1: it takes a number from 0"),
+        ("client.toml", "client = \"one\"", "`client` cannot be \"one\": it takes a client's number, from 1 to 18446744069414584319"),
+        ("client.toml", "client = -1", "`client` cannot be -1: it takes a client's number, from 1 to 18446744069414584319"),
+        // Timestamps that are no transaction's have it.
+        ("client.toml", "client = 0", "`client` cannot be 0: it takes a client's number, from 1 to 18446744069414584319"),
+        (
+            "cluster.toml",
+            "[[client]]\nnumber = 0",
+            "`client.number` cannot be 0: it takes a client's number, from 1 to 18446744069414584319",
+        ),
         ("client.toml", "key = 7", "`key` cannot be 7: it takes text, in quotes"),
         ("client.toml", "fast_path = true", "`fast_path` cannot be true: the fast path is \"on\", not \"true\""),
         (

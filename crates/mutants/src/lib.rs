@@ -48,6 +48,7 @@ mutants! {
     OwnClock: "order", "a client takes its timestamps from its own clock";
     LowestClock: "order", "a client takes the lowest bound on a replica's clock for the cluster's time";
     StepUnnoticed: "order", "a client whose clock stood still goes on with what it began before it noticed";
+    PauseOutlived: "order", "answers that were under way while a client stood still bound clocks after it has noticed";
     StartsAlone: "order", "a replica that starts goes by its machine's clock, whatever the others' show";
     ServesAtOnce: "order", "a replica whose clock was set reads and votes at once, while clients may rely on what it showed before";
     ClockKnownForEver: "order", "a client goes on with what it has heard of the replicas' clocks, however long ago";
@@ -72,8 +73,11 @@ mutants! {
     RangeContradicted: "ranges", "a transaction commits though one of its reads and one of its ranges tell of a key otherwise";
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
+    UnpromisedAskedAgain: "held off", "replicas that promised nothing are asked once more at the commit, before anybody votes";
     UnpromisedCounted: "held off", "an answer that promises nothing validates a read";
     HeldOffForgotten: "held off", "a key whose writer was held off is promised to the next reader all the same";
+    HeldOffUnshared: "held off", "whose writers were held off for many keys has others' forgotten with its own";
+    TurnWithheld: "held off", "a reader that was promised nothing, and whose transaction aborted, is promised nothing the next time, either";
     PastUnpromised: "held off", "nor is a reader of the past promised anything, who holds nobody off";
     OthersNamePromised: "held off", "who reads in the name of another is promised that nothing comes between";
     PastRangeLifted: "ranges", "a range that is read in the past counts as read whenever any part of it last was";

@@ -64,6 +64,9 @@ pub enum ClusterError {
     /// The first bound is the empty key, from which all keys begin.
     #[error("a bound of the placement is the empty key: the first shard would never hold a key")]
     EmptyShard,
+    /// A client has a number that is no client's.
+    #[error("a client's number is from {min} to {max}, and not {0}, which has another meaning", min = ClientId::MIN.0, max = ClientId::MAX.0)]
+    ReservedClient(u64),
     /// Two members share a public key.
     #[error("two members have the same public key {0}")]
     SharedKey(String),
@@ -110,6 +113,9 @@ impl Cluster {
         }
         if matches!(&placement, Placement::Ranges(bounds) if bounds.first().is_some_and(|bound| bound.as_bytes().is_empty())) {
             return Err(ClusterError::EmptyShard);
+        }
+        if let Some((reserved, _)) = clients.iter().find(|(client, _)| !client.is_of_client()) {
+            return Err(ClusterError::ReservedClient(reserved.0));
         }
         let mut keys: Vec<[u8; 32]> = replicas.iter().flatten().copied().collect();
         keys.extend(clients.iter().map(|(_, permission)| permission.public_key));
@@ -257,6 +263,7 @@ fn spread(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Timestamp;
 
     fn range(low: &str, high: &str) -> KeyRange {
         KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys")
@@ -274,6 +281,23 @@ mod tests {
         assert_eq!(parts(&ranges, &range("b", "h")), [Some(range("b", "h")), None, None]);
         assert_eq!(parts(&ranges, &range("i", "k")), [None, Some(range("i", "k")), None]);
         assert_eq!(parts(&cluster(Placement::Hash).expect("they fit"), &range("a", "b")), vec![Some(range("a", "b")); 3]);
+    }
+
+    #[test]
+    fn no_client_has_a_number_with_another_meaning() {
+        let with = |number: u64| {
+            let replicas = vec![(10..16).map(|index| [index; 32]).collect()];
+            let clients = vec![(ClientId(number), Permission { public_key: [1; 32], ..Permission::default() })];
+            Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, replicas, clients).err()
+        };
+        for number in [1, 2, u64::MAX - (1 << 32)] {
+            assert_eq!((with(number), Timestamp::new(5, ClientId(number)).author()), (None, Some(ClientId(number))));
+        }
+        for number in [0, u64::MAX - (1 << 32) + 1, u64::MAX] {
+            assert_eq!(with(number), Some(ClusterError::ReservedClient(number)));
+        }
+        let between = Timestamp::above_all_before(5);
+        assert!(between.author().is_none() && between < Timestamp::new(5, ClientId::MIN) && between > Timestamp::new(4, ClientId::MAX));
     }
 
     #[test]

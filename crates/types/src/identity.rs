@@ -68,6 +68,19 @@ impl fmt::Display for ReplicaId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
+impl ClientId {
+    /// The least number that a client may have. Timestamps of no transaction have the one below ([`Timestamp::above_all_before`]).
+    pub const MIN: Self = Self(1);
+    /// The greatest. Above it are the names under which replicas ask for something as clients do.
+    pub const MAX: Self = Self(u64::MAX - (1 << 32));
+
+    /// Whether a client may have this number.
+    #[must_use]
+    pub fn is_of_client(self) -> bool {
+        (Self::MIN..=Self::MAX).contains(&self)
+    }
+}
+
 impl fmt::Display for ClientId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "c{}", self.0)
@@ -102,18 +115,30 @@ impl fmt::Display for Party {
 pub struct Timestamp {
     /// Nanoseconds since the Unix epoch.
     pub time: u64,
-    /// Whose transaction it is.
+    /// Whose transaction it is, if it is one's ([`Timestamp::author`]).
     pub client: ClientId,
 }
 
 impl Timestamp {
     /// Before every transaction. As a version it means that nothing was ever written.
-    pub const ZERO: Self = Self::new(0, ClientId(0));
+    pub const ZERO: Self = Self::above_all_before(0);
 
     /// The instant `time` (nanoseconds since the Unix epoch) of `client`.
     #[must_use]
     pub const fn new(time: u64, client: ClientId) -> Self {
         Self { time, client }
+    }
+
+    /// Above all transactions of before `time`, and below all of `time` and later. It is no transaction's own.
+    #[must_use]
+    pub const fn above_all_before(time: u64) -> Self {
+        Self::new(time, ClientId(0))
+    }
+
+    /// The client whose transaction has this timestamp; `None` where it lies between those of transactions.
+    #[must_use]
+    pub fn author(self) -> Option<ClientId> {
+        (self.client >= ClientId::MIN).then_some(self.client)
     }
 
     /// The newest timestamp before this one; [`Timestamp::ZERO`] has none and stays.

@@ -393,7 +393,7 @@ impl Process {
         assert!(found.iter().map(|found| &found.key).eq(keys), "every key asked for, in order");
         let nothing = Reading::default();
         let reading = self.readings.get(&timestamp).unwrap_or(&nothing);
-        for ReadFound { key, version, value, dependency, validated } in found {
+        for ReadFound { key, version, value, dependency, validated, is_withheld: _ } in found {
             let validated = (0..REPLICAS).filter(|index| validated.contains(*index));
             validated.for_each(|index| assert!(self.is_validated(timestamp, key, *version, index)));
             let value = value.as_ref().map(|value| value.as_bytes().to_vec());

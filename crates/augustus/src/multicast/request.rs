@@ -30,7 +30,7 @@ impl RequestKey {
     }
 }
 
-/// The name under which a replica, of whichever shard, asks as clients do. No client has one of these.
+/// The name under which a replica, of whichever shard, asks as clients do. No client has one of these, which lie above [`ClientId::MAX`].
 #[must_use]
 pub fn name_of(replica: ReplicaId) -> ClientId {
     ClientId(u64::MAX - (u64::from(replica.shard.0) << 16 | u64::from(replica.index)))

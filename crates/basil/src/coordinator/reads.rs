@@ -179,8 +179,8 @@ impl Coordinator {
     pub(super) fn note_clock(&mut self, now: Time, from: ReplicaId, number: u64, clock: u64) {
         let asked = self.requests.get(&number).map(|request| (request.shard, request.timed));
         let Some((shard, (asked_at, timed))) = asked.or_else(|| self.page_asked(number)) else { return };
-        if let Some(clocks) = self.clocks.as_mut().filter(|_| from.shard == shard && timed.contains(from.index)) {
-            clocks.note(now, from, asked_at, clock);
+        if from.shard == shard && timed.contains(from.index) {
+            self.take_clock(now, from, asked_at, clock);
         }
     }
 

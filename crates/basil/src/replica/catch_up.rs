@@ -617,7 +617,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Takes over what enough of the others have shown, and goes on to the next page if enough of them have answered.
     fn finish_page(&mut self, now: Time) -> Result<(), StoreError> {
         let Some(OpenPage { query, keys, mut answers, bytes }) = self.catch_up.pass.page.take() else { return Ok(()) };
-        let watermark = Timestamp::new(self.watermark(now), ClientId(0));
+        let watermark = Timestamp::above_all_before(self.watermark(now));
         let needed = if broken(Mutant::PageTakenFromOne) { 1 } else { self.quorums.weak() };
         let whole_up_to = if self.is_rebuilding() { 0 } else { self.catch_up.whole_up_to };
         if query.from == Key::default() {
@@ -855,7 +855,7 @@ mod tests {
         }
         replica.catch_up.was_cut_off = false;
         replica.catch_up.whole_up_to = if was_whole { 1 << 30 } else { 0 };
-        let up_to = Timestamp::new(1 << 30, ClientId(0));
+        let up_to = Timestamp::above_all_before(1 << 30);
         let query = PageQuery { page: 1, from: Key::default(), to: None, up_to, digest: [0; 32] };
         let answers = (0..5).map(|index| (index, Answer { versions: answer(index), next: None })).collect();
         replica.catch_up.pass.page = Some(OpenPage { query, keys: 1, answers, bytes: 0 });
@@ -873,7 +873,7 @@ mod tests {
         let of =
             |value| digest(&[(Key::from("b"), Version { timestamp: Timestamp::new(5, ClientId(1)), value: Some(Value::from(value)) })]);
         assert_eq!((named.own, named.agreed), (of("0"), of("1")));
-        let newest = replica.table.store.latest_before(&Key::from("b"), Timestamp::new(9, ClientId(0))).expect("memory does not fail");
+        let newest = replica.table.store.latest_before(&Key::from("b"), Timestamp::above_all_before(9)).expect("memory does not fail");
         assert_eq!(newest.and_then(|version| version.value), Some(Value::from("1")));
         assert_eq!((replica.counts.versions_mended, replica.counts.versions_taken_over), (1, 0));
     }

@@ -6,7 +6,7 @@ use machine::turn::ANSWER_BYTES_MAX;
 use mutants::{Mutant, broken};
 use store::{SegmentNumber, StorageBackend, StoreError};
 use types::codec::Encode as _;
-use types::{ClientId, Cluster, ReplicaId, Timestamp, TransactionId};
+use types::{Cluster, ReplicaId, Timestamp, TransactionId};
 
 use super::early_requests::DUE_MAX;
 use super::{Out, Replica};
@@ -107,7 +107,7 @@ impl<M: StorageBackend> Replica<M> {
         let waited_ms = (now.0.saturating_sub(last.0) / 1_000_000).clamp(FORGET_PAUSE_MS, every_ms.max(FORGET_PAUSE_MS));
         let step = (self.table.tracked() as u64).saturating_mul(waited_ms) / every_ms;
         let step = usize::try_from(step.max(FORGET_STEP_MIN)).unwrap_or(usize::MAX);
-        let watermark = Timestamp::new(self.watermark(now), ClientId(0));
+        let watermark = Timestamp::above_all_before(self.watermark(now));
         if now < began.after_ms(every_ms) && self.table.forget_some(watermark, step) {
             self.sweep = Some(Sweep { began, last: now });
             self.checkpoint_at = now.after_ms(FORGET_PAUSE_MS);
@@ -123,7 +123,7 @@ impl<M: StorageBackend> Replica<M> {
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.expect_checkpointed(now);
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
-        let undecided = self.table.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
+        let undecided = self.table.forget_below(Timestamp::above_all_before(self.watermark(now)));
         let checkpointed = if broken(Mutant::ReleasedUnflushed) { u64::MAX } else { self.checkpointed };
         if self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
             undecided.into_iter().filter(|_| !broken(Mutant::UndecidedNotRewritten)).for_each(|id| self.rewrite(id));
@@ -141,7 +141,7 @@ impl<M: StorageBackend> Replica<M> {
         let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
         let is_all_old = self.table.tracked() == 0 && self.table.highest() < foldable;
         let idle = is_all_old && store.memtable_bytes() > 0 && store.watermark().time < foldable;
-        let full = store.full_checkpoints(Timestamp::new(foldable, ClientId(0))) >= FULL_CHECKPOINTS;
+        let full = store.full_checkpoints(Timestamp::above_all_before(foldable)) >= FULL_CHECKPOINTS;
         let is_long = store.journal_bytes().saturating_sub(self.journal_bytes_closed) >= SEGMENT_BYTES_MIN;
         if (grown || idle || full || is_long) && self.fold_poll_at.is_none() {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
@@ -166,11 +166,11 @@ impl<M: StorageBackend> Replica<M> {
     /// What has left the window should be in the base table. Where the disk is too slow for that, this replica does less in a turn, and takes in less.
     fn expect_checkpointed(&mut self, now: Time) {
         let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
-        self.table.store.expect_checkpointed(Timestamp::new(foldable, ClientId(0)));
+        self.table.store.expect_checkpointed(Timestamp::above_all_before(foldable));
     }
 
     fn begin_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
-        if self.table.store.begin_checkpoint(Timestamp::new(self.fold_wanted, ClientId(0)))? {
+        if self.table.store.begin_checkpoint(Timestamp::above_all_before(self.fold_wanted))? {
             self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
         }
         Ok(())
@@ -184,7 +184,7 @@ impl<M: StorageBackend> Replica<M> {
         if let Some(watermark) = self.table.store.checkpoint_finished()? {
             self.checkpointed = watermark.time;
             self.fold_poll_at = None;
-            let wanted = Timestamp::new(self.fold_wanted, ClientId(0));
+            let wanted = Timestamp::above_all_before(self.fold_wanted);
             if watermark < wanted && (self.fold_all || self.table.store.full_checkpoints(wanted) > 0) {
                 self.begin_checkpoint(now)?;
             }

@@ -20,7 +20,7 @@ use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
-use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId};
+use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use super::reads::READ_REPLY_BYTES_MAX;
 use super::{Out, Replica};
@@ -246,7 +246,7 @@ impl<M: StorageBackend> Replica<M> {
         let mut versions = Vec::with_capacity(keys.len());
         let mut bytes = 0;
         for key in keys {
-            let found = self.table.store.latest_before(key, Timestamp::new(watermark, ClientId(0)))?;
+            let found = self.table.store.latest_before(key, Timestamp::above_all_before(watermark))?;
             let (version, value) = found.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             let length = value.as_ref().map_or(0, |value| value.as_bytes().len());
             let is_shown = version >= timestamp && requester.shard == self.me.shard && bytes + length <= READ_REPLY_BYTES_MAX;
@@ -280,7 +280,7 @@ impl<M: StorageBackend> Replica<M> {
         let timestamp = query.transaction.timestamp();
         let (mut own, mut newest) = (Vec::new(), 0);
         for key in written(&self.cluster, self.me.shard, &query.transaction) {
-            let version = self.table.store.latest_timestamp_before(key, Timestamp::new(watermark, ClientId(0)))?;
+            let version = self.table.store.latest_timestamp_before(key, Timestamp::above_all_before(watermark))?;
             let is_newer = version.is_some_and(|version| version >= timestamp);
             newest = newest.max(version.map_or(0, |version| version.time));
             own.push(is_newer);
@@ -337,7 +337,7 @@ impl<M: StorageBackend> Replica<M> {
 #[cfg(test)]
 mod tests {
     use store::{Memory, Options, Store};
-    use types::{ClusterId, Placement};
+    use types::{ClientId, ClusterId, Placement};
 
     use super::*;
     use crate::transaction::Write;

@@ -9,7 +9,7 @@ use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError};
 use types::codec::{Decode as _, DecodeError};
-use types::{ClientId, Cluster, ReplicaId, Timestamp};
+use types::{Cluster, ReplicaId, Timestamp};
 
 use super::abandonment_limiter::AbandonmentLimiter;
 use super::catch_up::CatchUp;
@@ -67,7 +67,7 @@ impl<M: StorageBackend> Replica<M> {
         if !table.has_logged_tombstones() {
             table.log_bounds();
         }
-        table.forget_below(Timestamp::new(checkpointed.saturating_add(1), ClientId(0)));
+        table.forget_below(Timestamp::above_all_before(checkpointed.saturating_add(1)));
         let undecided = table.undecided_ids();
         table.end_restoring(&undecided);
         undecided.iter().for_each(|id| table.set_aside(*id));
@@ -188,7 +188,7 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
 #[cfg(test)]
 mod tests {
     use store::{Memory, Options, Store};
-    use types::{Cluster, ClusterId, Key, Placement, ShardId, Timestamp, Value};
+    use types::{ClientId, Cluster, ClusterId, Key, Placement, ShardId, Timestamp, Value};
 
     use super::*;
     use crate::certificate::Decision;

@@ -66,7 +66,7 @@ impl<M: StorageBackend> Replica<M> {
             }
         };
         let read = KeyRange::new(part.low().clone(), end.clone());
-        let is_promised = read.as_ref().is_none_or(|read| self.may_promise_range(now, from, timestamp, read));
+        let is_promised = read.as_ref().is_none_or(|read| self.may_promise_range(now, from, timestamp, (read, rows.len())));
         if let Some(read) = read.filter(|_| is_promised)
             && !broken(Mutant::RangeTimestampUnraised)
         {

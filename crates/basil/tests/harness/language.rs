@@ -256,7 +256,7 @@ impl Script {
                 let dependency = line.words.get(5).map(|other| self.transaction(other).0);
                 let work = self.work(name);
                 work.lies = true;
-                work.buffer.found(ReadFound { key, version, value: None, dependency, validated: Voters::default() });
+                work.buffer.found(ReadFound { key, version, value: None, dependency, validated: Voters::default(), is_withheld: false });
             }
             _ => self.read(name, line),
         }
@@ -293,12 +293,16 @@ impl Script {
 
     fn confirm(&mut self, line: &Line<'_>) {
         let name = line.word(1);
-        let (transaction, _) = self.transaction(name);
+        let (transaction, dependencies) = self.transaction(name);
         let operation = self.operation(name);
         let work = self.work(name);
         work.operation = Some(operation);
-        let (client, validated) = (work.client, work.buffer.validated().expect("it has only read, and only what is committed"));
-        self.world.command(client, Command::CommitReads { operation, transaction, validated });
+        let (client, validated) = (work.client, work.buffer.validated());
+        let command = match validated {
+            Some(validated) => Command::CommitReads { operation, transaction, validated },
+            None => Command::Commit { operation, transaction, dependencies },
+        };
+        self.world.command(client, command);
         self.deliver_reads(client, line);
     }
 

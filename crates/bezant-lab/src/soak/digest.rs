@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use types::codec::Encode as _;
 use types::limits::{FRAME_BYTES_MAX, SCAN_ROWS_MAX};
-use types::{ClientId, Key, KeyRange, ReplicaId, Timestamp};
+use types::{Key, KeyRange, ReplicaId, Timestamp};
 
 use bezant::failure::{Attempt as _, Failure};
 
@@ -67,7 +67,7 @@ pub fn compare(shared: &Shared) -> Result<(), Failure> {
         if now_ns() - time > kept_ns {
             time = now_ns() - BACK_MS * 1_000_000;
         }
-        last = runtime.block_on(ask_all(&target, &speaker, Timestamp::new(time, ClientId(0))));
+        last = runtime.block_on(ask_all(&target, &speaker, Timestamp::above_all_before(time)));
         let mut held = last.values();
         if let Some(first @ Held::Rows(rows, digest)) = held.next()
             && held.all(|other| other == first)

@@ -45,7 +45,7 @@ impl Store {
         *read_at = at.max(*read_at);
         let newest = self.versions.get(key).and_then(|versions| versions.range(..at).next_back());
         let (version, value) = newest.map_or((Timestamp::ZERO, None), |(version, value)| (*version, value.clone()));
-        ReadFound { key: key.clone(), version, value, dependency: None, validated: Voters::default() }
+        ReadFound { key: key.clone(), version, value, dependency: None, validated: Voters::default(), is_withheld: false }
     }
 
     /// Algorithm 1 of the paper on Basil, among transactions of which each is decided at once.

@@ -308,7 +308,7 @@ impl Client<Basil> for BasilClient {
         {
             // Some read as of the very same time.
             let time = clock.read(scene.local).saturating_sub(ago_ms * 1_000_000);
-            timestamp = Timestamp::new(time - time % PAST_NS, ClientId(0));
+            timestamp = Timestamp::above_all_before(time - time % PAST_NS);
         }
         self.operations += 1;
         let number = self.operations;
