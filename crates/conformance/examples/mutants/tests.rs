@@ -1,5 +1,4 @@
-//! Tests that notice a broken rule: programs that cargo has built with the feature `mutants`, run with the name of a mutant in
-//! their environment.
+//! Tests that notice a broken rule: programs in which rules can be broken, run with the name of a mutant in their environment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
