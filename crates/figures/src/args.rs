@@ -25,7 +25,7 @@ pub struct FiguresArgs {
     /// Name the figures there are, and how long they take; do nothing
     #[arg(long)]
     pub list: bool,
-    /// Small tables, short and few runs: minutes instead of hours for all, for a first look
+    /// Small tables, short and few runs: an hour instead of six for all, for a first look
     #[arg(long)]
     pub quick: bool,
     /// How often each point is measured; by default 2 with --quick, else 3

@@ -13,8 +13,8 @@ that anybody can run; where the data of servers for ZooKeeper's clients lay is s
 shapes can be compared: ratios, and where curves bend. Each number that a paper's text claims is followed by ours.
 
 ```sh
-bezant-lab figures --quick             # all of them, roughly, in minutes
-bezant-lab figures                     # all of them, in about three hours; stopped, the same command goes on
+bezant-lab figures --quick             # all of them, roughly, in an hour
+bezant-lab figures                     # all of them, in about six hours; stopped, the same command goes on
 bezant-lab figures --only 5a,7b        # some of them
 bezant-lab figures --only sentinel --work /dev/shm --zookeeper DIR    # the ZooKeeper thesis', in memory, beside ZooKeeper's own servers
 bezant-lab figures --list              # which there are, and how long each takes

@@ -38,9 +38,9 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// Minutes for all figures.
+    /// About an hour for all figures.
     pub const QUICK: Self = Self { name: "quick", keys: 20_000, seconds: 0.8, warmup: 0.4, start_warmup: 1.0, rest: 0.0, runs: 2 };
-    /// About three hours for all figures.
+    /// About six hours for all figures.
     pub const FULL: Self = Self { name: "full", keys: 1_000_000, seconds: 3.0, warmup: 0.8, start_warmup: 45.0, rest: 180.0, runs: 3 };
 }
 

@@ -344,10 +344,12 @@ fn end_of(said: &str) -> String {
     said[from.unwrap_or(0)..].trim().to_owned()
 }
 
-/// A report, unless it is of requests that servers refused.
+/// A report, unless it is of servers that refused requests or answered none.
 fn answered(report: Json, target: &Target<'_, '_>) -> Result<Json, String> {
-    match (target, report["failed"].as_u64()) {
-        (Target::Servers(_), Some(failed)) if failed > 0 => Err(format!("{failed} of {} requests failed", report["answered"])),
+    let count = |name: &str| report[name].as_u64().unwrap_or(0);
+    match target {
+        Target::Servers(_) if count("failed") > 0 => Err(format!("{} of {} requests failed", count("failed"), count("answered"))),
+        Target::Servers(_) if count("answered") == 0 => Err("nothing was answered".to_owned()),
         _ => Ok(report),
     }
 }
