@@ -274,7 +274,7 @@ fn connections(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| (1..=CONNECTIONS_MAX as usize).contains(number)).ok_or_else(wrong)
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let wrong = || format!("seconds from 0 to {SECONDS_MAX} were expected");
     text.parse().ok().filter(|number| (0.0..=SECONDS_MAX).contains(number)).ok_or_else(wrong)
 }
@@ -289,6 +289,6 @@ fn scale(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|number| SCALES.contains(number)).ok_or_else(wrong)
 }
 
-fn interval(text: &str) -> Result<f64, String> {
+pub(crate) fn interval(text: &str) -> Result<f64, String> {
     seconds(text).ok().filter(|number| *number >= 0.01).ok_or_else(|| format!("seconds from 0.01 to {SECONDS_MAX} were expected"))
 }

@@ -24,6 +24,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::args::{interval as window, seconds};
 use crate::cpu;
 
 /// Under what the nodes lie.
@@ -58,12 +59,12 @@ pub struct ZookeeperArgs {
     /// How many nodes each client has
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     nodes: u64,
-    /// For how long, after the warm-up
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
+    /// For how many seconds, after the warm-up
+    #[arg(long, default_value_t = 10.0, value_parser = window, value_name = "S")]
+    seconds: f64,
     /// How long the warm-up is
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=3_600))]
-    warmup: u64,
+    #[arg(long, default_value_t = 2.0, value_parser = seconds, value_name = "S")]
+    warmup: f64,
     /// A server's process on this machine, whose CPU time is measured
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
@@ -169,11 +170,11 @@ pub async fn run(args: &ZookeeperArgs) -> io::Result<ZookeeperReport> {
         clients.spawn(lane.run(client, phase.clone()));
     }
     let set = |to: Phase| phase.store(to as u8, Ordering::Release);
-    tokio::time::sleep(Duration::from_secs(args.warmup)).await;
+    tokio::time::sleep(Duration::from_secs_f64(args.warmup)).await;
     let (began, cpu) = (Instant::now(), CpuSample::take(&args.pid));
     set(Phase::Window);
     let failed = tokio::select! {
-        () = tokio::time::sleep(Duration::from_secs(args.seconds)) => None,
+        () = tokio::time::sleep(Duration::from_secs_f64(args.seconds)) => None,
         ended = clients.join_next() => ended,
     };
     set(Phase::Over);

@@ -1,7 +1,7 @@
 //! `bezant-lab figures`: hands over to the crate `figures`, which runs this program.
 
 pub use ::figures::FiguresArgs;
-use ::figures::FiguresError;
+use ::figures::{FiguresError, RunError};
 
 use bezant::failure::{Attempt as _, Done, Failure};
 use bezant::out;
@@ -29,7 +29,7 @@ fn failure(error: FiguresError) -> Failure {
         FiguresError::Otherwise { .. } => {
             Failure::wrong(text).help("measure into another folder (--out), or forget what is there (--again), or only --draw it")
         }
-        FiguresError::Results { .. } => Failure::wrong(text),
+        FiguresError::Results { .. } | FiguresError::Run(RunError::NoZooKeeper { .. }) => Failure::wrong(text),
         FiguresError::Run(_) | FiguresError::File { .. } | FiguresError::Picture(_) | FiguresError::Failed { .. } => Failure::failed(text),
     }
 }

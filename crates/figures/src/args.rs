@@ -19,13 +19,13 @@ const SECONDS_MAX: f64 = 3_600.0;
 /// Example: `bezant-lab figures --quick --only 5a,6b`
 #[derive(Clone, Debug, Args)]
 pub struct FiguresArgs {
-    /// Which, by name or number, as in basil-5a, 7a,7b or cataphract; all when not said
+    /// Which, by name or number, as in basil-5a, 7a,7b, cataphract or sentinel-5.2; all when not said
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Name the figures there are, and how long they take; do nothing
     #[arg(long)]
     pub list: bool,
-    /// Small tables, short and few runs: minutes instead of hours for all, for a first look
+    /// Small tables, short and few runs: an hour instead of six for all, for a first look
     #[arg(long)]
     pub quick: bool,
     /// How often each point is measured; by default 2 with --quick, else 3
@@ -53,6 +53,9 @@ pub struct FiguresArgs {
     /// system's temporary folder when not said
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
+    /// An installation of ZooKeeper, whose servers are measured beside ours in the figures sentinel-…; it needs `java`
+    #[arg(long, value_name = "DIR", conflicts_with = "draw")]
+    pub zookeeper: Option<PathBuf>,
 }
 
 impl FiguresArgs {

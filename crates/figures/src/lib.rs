@@ -178,8 +178,12 @@ fn choose<'a>(all: &'a [Figure], asked: &[String]) -> Result<Vec<&'a Figure>, Fi
 /// (`8` asks for 8a too); it has it as a part (`4b` is in 4).
 fn rank(figure: &str, asked: &str) -> Option<u8> {
     let (paper, number) = figure.split_once('-')?;
+    let is_other = |asked: &str| catalogue::others(figure).contains(&asked);
     let fits = [
-        asked == number || asked == figure,
+        asked == number
+            || asked == figure
+            || is_other(asked)
+            || asked.split_once('-').is_some_and(|(of, number)| of == paper && is_other(number)),
         asked == paper,
         !asked.is_empty() && number.starts_with(asked),
         asked.strip_prefix(number).is_some_and(|part| ["a", "b", "c"].contains(&part)),
@@ -232,7 +236,8 @@ mod tests {
             names(&["4b", "5", "8"]).expect("they are there"),
             ["basil-4", "cataphract-5", "cataphract-8a", "cataphract-8b", "cataphract-8c", "augustus-5"]
         );
-        assert_eq!(names(&["basil", "cataphract", "augustus", "bezant"]).expect("they are there").len(), all.len());
+        assert_eq!(names(&["basil", "cataphract", "augustus", "bezant", "sentinel"]).expect("they are there").len(), all.len());
+        assert_eq!(names(&["sentinel-5.4", "5.10"]).expect("they are parts of others"), ["sentinel-5.2", "sentinel-5.7"]);
         assert_eq!(names(&[]).expect("all").len(), all.len());
         for unknown in ["nonsense", "9", ""] {
             assert!(names(&[unknown]).is_err(), "{unknown:?}");

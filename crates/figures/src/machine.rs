@@ -1,6 +1,7 @@
 //! The machine that measured, as far as it says.
 
 use std::fs;
+use std::path::Path;
 use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,18 @@ impl Machine {
     }
 }
 
+/// The kind of file system that a folder lies on, as in `ext4`; whether a disk is in the way at all depends on it.
+pub fn file_system(folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mounted = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some((fields.next()?, fields.next()?)).filter(|(at, _)| folder.starts_with(at))
+    });
+    // Of two mounts on one place the later one is seen.
+    mounted.max_by_key(|(at, _)| at.len()).map(|(_, kind)| kind.to_owned())
+}
+
 /// The first field of that name in a file of `name : value`.
 fn field(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
@@ -72,5 +85,9 @@ mod tests {
         let here = Machine::here("bezant 0.1.0");
         assert!(here.is_like(&Machine { day: String::new(), ..here.clone() }) && !here.is_like(&Machine { cores: 0, ..here.clone() }));
         assert!(here.cores > 0 && here.line().starts_with("bezant 0.1.0"), "{}", here.line());
+        if cfg!(target_os = "linux") {
+            assert_eq!(file_system(Path::new("/proc/self/fd")).as_deref(), Some("proc"));
+        }
+        assert_eq!(file_system(Path::new("/nowhere/at/all")), None);
     }
 }

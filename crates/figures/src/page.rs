@@ -2,19 +2,21 @@
 
 use std::fmt::Write as _;
 
+use crate::draw::number as shown;
 use crate::plan::{Claim, Figure, Form, Layout, Value};
 use crate::results::{Measured, Results, Spread};
 
 const HEAD: &str = "# The papers' figures, measured
 
 `bezant-lab figures` measures each figure below, with real processes over mutual TLS, on a real disk with sync on, by commands
-that anybody can run. The papers used machines that we do not have, so only shapes can be compared: ratios, and where curves
-bend. Each number that a paper's text claims is followed by ours.
+that anybody can run; where the data of servers for ZooKeeper's clients lay is said there. The papers used machines that we do not have, so only
+shapes can be compared: ratios, and where curves bend. Each number that a paper's text claims is followed by ours.
 
 ```sh
-bezant-lab figures --quick             # all of them, roughly, in minutes
-bezant-lab figures                     # all of them, in about three hours; stopped, the same command goes on
+bezant-lab figures --quick             # all of them, roughly, in an hour
+bezant-lab figures                     # all of them, in about six hours; stopped, the same command goes on
 bezant-lab figures --only 5a,7b        # some of them
+bezant-lab figures --only sentinel --work /dev/shm --zookeeper DIR    # the ZooKeeper thesis', in memory, beside ZooKeeper's own servers
 bezant-lab figures --list              # which there are, and how long each takes
 bezant-lab figures --draw              # draw again what was measured
 ```
@@ -23,12 +25,17 @@ This page, its pictures and its raw reports are written by `bezant-lab figures -
 not edited by hand. Values are medians over the runs, with the lowest and the highest run in brackets. One machine runs
 all clients and replicas: differences within the spread are noise.
 
-Not measured are the systems that Basil's figure 4 compares with (TAPIR, TxHotstuff, TxBFT-SMaRt).
+Not measured are the systems that Basil's figure 4 compares with (TAPIR, TxHotstuff, TxBFT-SMaRt), and ZooKeeper as the thesis changed it, which
+was never published.
 
 ";
 
 /// What every figure's table has.
 const COLUMNS: [Value; 5] = [Value::Throughput, Value::LatencyMs, Value::CpuUs, Value::CommitRate, Value::FastPath];
+/// The same of a figure about servers for ZooKeeper's clients.
+const COLUMNS_OF_SERVERS: [Value; 4] = [Value::Requests, Value::AnswerMs, Value::ServerCpuUs, Value::LoadCpuUs];
+/// How such a figure's commands are shown that say what stands in each server's `zoo.cfg`.
+pub const ZOO_CFG: &str = "zoo.cfg: ";
 
 /// The whole page: every figure, and what was measured for it; `pictures` is the way from the page to the pictures.
 pub fn page(figures: &[(&Figure, Option<Results>)], pictures: &str) -> String {
@@ -55,21 +62,49 @@ fn put(out: &mut String, text: &str) {
 
 /// What the paper says in numbers, and ours beside it.
 fn claims(out: &mut String, figure: &Figure, results: Option<&Results>) {
-    if figure.claims.is_empty() {
-        return;
+    let (cells, claims): (Vec<&Claim>, Vec<&Claim>) = figure.claims.iter().partition(|claim| claim.cell.is_some());
+    if !claims.is_empty() {
+        put(out, "| claim | paper | here | from |\n|---|---|---|---|");
+        for claim in claims {
+            let (here, from) =
+                results.and_then(|results| claimed(claim, results)).unwrap_or_else(|| ("not measured".to_owned(), String::new()));
+            put(out, &format!("| {} | {} | {here} | {from} |", claim.what, claim.paper));
+        }
+        put(out, "");
     }
-    put(out, "| claim | paper | here | from |\n|---|---|---|---|");
-    for claim in &figure.claims {
-        let (here, from) =
-            results.and_then(|results| claimed(claim, results)).unwrap_or_else(|| ("not measured".to_owned(), String::new()));
-        put(out, &format!("| {} | {} | {here} | {from} |", claim.what, claim.paper));
+    for table in cells.chunk_by(|one, next| one.what == next.what) {
+        grid(out, table, results);
+    }
+}
+
+/// A table of the paper's, with ours in the same cells.
+fn grid(out: &mut String, table: &[&Claim], results: Option<&Results>) {
+    let cells: Vec<(&str, &str, &Claim)> =
+        table.iter().filter_map(|claim| claim.cell.as_ref().map(|cell| (cell.row.as_str(), cell.column, *claim))).collect();
+    let (mut rows, mut columns): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for (row, column, _) in &cells {
+        rows.extend((!rows.contains(row)).then_some(*row));
+        columns.extend((!columns.contains(column)).then_some(*column));
+    }
+    let title = table.first().map_or("", |claim| claim.what);
+    put(out, &format!("{title}; first the paper's number, then ours:\n"));
+    put(out, &format!("| | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len())));
+    for row in rows {
+        let of_column = |column: &&str| {
+            let (_, _, claim) = cells.iter().find(|(of, at, _)| *of == row && at == column)?;
+            let here = results.and_then(|results| claimed(claim, results)).map_or_else(|| "–".to_owned(), |(here, _)| here);
+            Some(format!("{} / {here}", claim.paper))
+        };
+        let line: Vec<String> = columns.iter().map(|column| of_column(column).unwrap_or_default()).collect();
+        put(out, &format!("| {row} | {} |", line.join(" | ")));
     }
     put(out, "");
 }
 
 /// Every point, how it was run, and what came out.
 fn numbers(out: &mut String, figure: &Figure, results: &Results, pictures: &str) {
-    let mut columns = COLUMNS.to_vec();
+    let (mut columns, bench) =
+        if figure.is_of_servers() { (COLUMNS_OF_SERVERS.to_vec(), "bezant bench-zookeeper") } else { (COLUMNS.to_vec(), "bezant bench") };
     for panel in &figure.panels {
         let along = match panel.layout {
             Layout::Over(value) | Layout::OverLog(value) => Some(value),
@@ -78,12 +113,12 @@ fn numbers(out: &mut String, figure: &Figure, results: &Results, pictures: &str)
         columns.extend(std::iter::once(panel.y).chain(along).filter(|value| !columns.contains(value)).collect::<Vec<_>>());
     }
     let heads: Vec<&str> = columns.iter().map(|value| value.short()).collect();
-    put(out, &format!("| point | {} | `bezant bench` | cluster |\n|---|{}---|---|", heads.join(" | "), "---|".repeat(heads.len())));
+    put(out, &format!("| point | {} | `{bench}` | cluster |\n|---|{}---|---|", heads.join(" | "), "---|".repeat(heads.len())));
     for point in &results.points {
         let cell = |value: &Value| results.value(&point.id, *value).map_or_else(|| "–".to_owned(), |spread| spread_of(spread, *value));
         let cells: Vec<String> = columns.iter().map(cell).collect();
-        let bench = point.command.trim_start_matches("bezant bench ");
-        put(out, &format!("| {} | {} | `{bench}` | {} |", point.id, cells.join(" | "), cluster(point)));
+        let flags = point.command.strip_prefix(bench).unwrap_or(&point.command).trim_start();
+        put(out, &format!("| {} | {} | `{flags}` | {} |", point.id, cells.join(" | "), cluster(point)));
     }
     let mut fills: Vec<&str> = results.points.iter().flat_map(|point| &point.cluster).map(String::as_str).collect();
     fills.retain(|command| command.contains("--load"));
@@ -94,7 +129,8 @@ fn numbers(out: &mut String, figure: &Figure, results: &Results, pictures: &str)
     let (least, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
     let runs = if least == most { most.to_string() } else { format!("{least} to {most}") };
     let machine = results.machine.line();
-    let made = format!("{machine}; effort: {}; {runs} runs of each point, in turns; tables: {}", results.effort, fills.join(", "));
+    let tables = if figure.is_of_servers() { String::new() } else { format!("; tables: {}", fills.join(", ")) };
+    let made = format!("{machine}; effort: {}; {runs} runs of each point, in turns{tables}", results.effort);
     put(out, &format!("\n{made}. [Every report]({pictures}{0}.json), [as PNG]({pictures}{0}.png).\n", figure.name));
     for point in results.points.iter().filter(|point| !point.failures.is_empty()) {
         let said = point.failures.iter().map(|said| said.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join("; ");
@@ -107,7 +143,8 @@ fn cluster(point: &Measured) -> String {
     let special = point.cluster.iter().filter_map(|command| {
         let changed = || command.strip_prefix("sed ")?.split('/').nth(2);
         let broken = || command.strip_suffix(" bezant up");
-        command.strip_prefix("bezant init ").or_else(|| command.strip_prefix("bezant up ")).or_else(changed).or_else(broken)
+        let plain = ["bezant init ", "bezant up ", ZOO_CFG].iter().find_map(|begin| command.strip_prefix(begin));
+        plain.or_else(changed).or_else(broken)
     });
     special.map(|special| format!("`{special}`")).collect::<Vec<_>>().join(" ")
 }
@@ -128,13 +165,15 @@ fn written(number: f64, form: Form) -> String {
         Form::Times => format!("{number:.2}×"),
         Form::Change => format!("{:+.0} %", (number - 1.0) * 100.0),
         Form::Percent => format!("{:.1} %", number * 100.0),
+        Form::Less => format!("{:.0}", (1.0 - number) * 100.0),
+        Form::Number => shown(number),
     }
 }
 
 fn spread_of(Spread { median, low, high }: Spread, value: Value) -> String {
     let digits = match value {
         Value::CommitRate | Value::FastPath => 4,
-        Value::LatencyMs => 2,
+        Value::LatencyMs | Value::AnswerMs => 2,
         _ if median < 100.0 => 1,
         _ => 0,
     };
@@ -146,7 +185,7 @@ fn spread_of(Spread { median, low, high }: Spread, value: Value) -> String {
 mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::plan::{Cluster, Data, Effort, Point};
+    use crate::plan::{Cell, Cluster, Data, Effort, Panel, Point, Program, Servers};
     use serde_json::json;
 
     #[test]
@@ -188,6 +227,49 @@ mod tests {
             "![A figure](figures/f.svg)",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_papers_table_has_ours_in_its_cells() {
+        let cluster =
+            Cluster { servers: Some(Servers { program: Program::Bezant, lines: vec!["bezant.digest=off"] }), ..Cluster::default() };
+        let point =
+            |id: &str| Point { id: id.to_owned(), label: String::new(), x: 0.0, cluster: cluster.clone(), bench: Vec::new(), stretch: 1 };
+        let less = |row: &str, column, of: &str| {
+            Claim::less(Cell { row: row.to_owned(), column }, "Table 1: so much less", "20", Value::Requests, of, "none")
+        };
+        let panel =
+            Panel { title: "", x: "", y: Value::Requests, layout: Layout::Lines, series: vec![(String::new(), vec![point("none")])] };
+        let figure = Figure {
+            name: "f",
+            title: "A figure",
+            source: "A paper, §1",
+            about: "What it is.",
+            panels: vec![panel],
+            claims: vec![
+                Claim::number("so many", "30,000", Value::Requests, "none"),
+                less("0 %", "CRC-32", "a"),
+                less("0 %", "MD5", "b"),
+                less("10 %", "MD5", "a"),
+            ],
+        };
+        let mut results = Results::new(&figure, Effort::QUICK, Machine::default());
+        for (id, rate) in [("none", 40_000.0), ("a", 36_000.0)] {
+            let commands = ["bezant zookeeper --make-key key-N.pem", "zoo.cfg: bezant.digest=off", "bezant zookeeper --config zoo.cfg"];
+            let report = json!({"per_second": rate, "p50_us": 1_500, "server_cpu_us": 30.0, "client_cpu_us": 6.0});
+            results.note(&point(id), &commands.map(str::to_owned), "bezant bench-zookeeper --reads 0 --seconds 1", Ok(report));
+        }
+        let text = page(&[(&figure, Some(results))], "");
+        for lines in [
+            "| so many | 30,000 | 40,000 | 40000 |\n\nTable 1: so much less; ",
+            "| | CRC-32 | MD5 |\n|---|---|---|\n| 0 % | 20 / 10 | 20 / – |\n| 10 % |  | 20 / 10 |\n",
+            "| point | requests a second | median latency, ms | servers' CPU time a request, µs | load's CPU time a request, µs | \
+             `bezant bench-zookeeper` | cluster |",
+            "| none | 40000 | 1.50 | 30.0 | 6.0 | `--reads 0 --seconds 1` | `bezant.digest=off` |",
+            "1 runs of each point, in turns. [Every report]",
+        ] {
+            assert!(text.contains(lines), "{lines} is missing in\n{text}");
         }
     }
 }

@@ -9,6 +9,13 @@ const RUN_SECONDS: f64 = 1.0;
 const START_SECONDS: f64 = 2.0;
 const KEYS_LOADED_A_SECOND: f64 = 40_000.0;
 
+/// How many servers for ZooKeeper's clients there are.
+pub const SERVERS: usize = 3;
+/// The most seconds that they run before they are measured for the first time.
+const SERVERS_WARMUP: f64 = 3.0;
+/// The same of ZooKeeper, which Java compiles meanwhile.
+const JAVA_WARMUP: f64 = 12.0;
+
 /// How much is done for a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
@@ -31,9 +38,9 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// Minutes for all figures.
+    /// About an hour for all figures.
     pub const QUICK: Self = Self { name: "quick", keys: 20_000, seconds: 0.8, warmup: 0.4, start_warmup: 1.0, rest: 0.0, runs: 2 };
-    /// About three hours for all figures.
+    /// About six hours for all figures.
     pub const FULL: Self = Self { name: "full", keys: 1_000_000, seconds: 3.0, warmup: 0.8, start_warmup: 45.0, rest: 180.0, runs: 3 };
 }
 
@@ -112,6 +119,26 @@ pub struct Cluster {
     pub regions: Option<&'static str>,
     /// The rule that its replicas break on purpose.
     pub broken_rule: Option<&'static str>,
+    /// Three servers for ZooKeeper's clients, instead of all this.
+    pub servers: Option<Servers>,
+}
+
+/// Three servers for ZooKeeper's clients, each started from a `zoo.cfg`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Servers {
+    /// Whose they are.
+    pub program: Program,
+    /// What every `zoo.cfg` says besides which servers there are, and where: lines of `key=value`.
+    pub lines: Vec<&'static str>,
+}
+
+/// A program that serves ZooKeeper's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Program {
+    /// Ours.
+    Bezant,
+    /// ZooKeeper itself, where somebody has it.
+    ZooKeeper,
 }
 
 /// A line of a file of settings, in every folder of the cluster that has such a file.
@@ -149,12 +176,23 @@ pub struct Claim {
     pub over: Option<String>,
     /// How it is written.
     pub form: Form,
+    /// Where it stands in a table, which is then called `what`.
+    pub cell: Option<Cell>,
+}
+
+/// A place in a table of a paper's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// What the row is called.
+    pub row: String,
+    /// What the column is called.
+    pub column: &'static str,
 }
 
 impl Claim {
     /// So many times as much.
     pub fn times(what: &'static str, paper: &'static str, value: Value, of: &str, over: &str) -> Self {
-        Self { what, paper, value, of: of.to_owned(), over: Some(over.to_owned()), form: Form::Times }
+        Self { what, paper, value, of: of.to_owned(), over: Some(over.to_owned()), form: Form::Times, cell: None }
     }
 
     /// More or less by such a part.
@@ -164,7 +202,17 @@ impl Claim {
 
     /// Such a part of a whole.
     pub fn percent(what: &'static str, paper: &'static str, value: Value, of: &str) -> Self {
-        Self { what, paper, value, of: of.to_owned(), over: None, form: Form::Percent }
+        Self { what, paper, value, of: of.to_owned(), over: None, form: Form::Percent, cell: None }
+    }
+
+    /// So much.
+    pub fn number(what: &'static str, paper: &'static str, value: Value, of: &str) -> Self {
+        Self { form: Form::Number, ..Self::percent(what, paper, value, of) }
+    }
+
+    /// Less by such a part, in a table's cell.
+    pub fn less(cell: Cell, table: &'static str, paper: &'static str, value: Value, of: &str, over: &str) -> Self {
+        Self { form: Form::Less, cell: Some(cell), ..Self::times(table, paper, value, of, over) }
     }
 }
 
@@ -177,6 +225,10 @@ pub enum Form {
     Change,
     /// `96 %`: a part of one.
     Percent,
+    /// `20`: by how many percent a ratio is less than one.
+    Less,
+    /// `30,294`
+    Number,
 }
 
 /// One number of a report.
@@ -199,6 +251,14 @@ pub enum Value {
     /// Transactions a second if each replica had one core of its own, and nothing else were in the way: from the CPU
     /// time of the replicas.
     CoreBound,
+    /// Requests that servers for ZooKeeper's clients answered a second.
+    Requests,
+    /// The median time from such a request to its answer, in milliseconds.
+    AnswerMs,
+    /// CPU time of the servers for such a request, in microseconds.
+    ServerCpuUs,
+    /// CPU time of the load for the same.
+    LoadCpuUs,
 }
 
 impl Value {
@@ -213,6 +273,10 @@ impl Value {
             Self::Honest => "tx/s of an honest client",
             Self::Faulty => "faulty transactions, % of all processed",
             Self::CoreBound => "tx/s with a core for each replica (from CPU time)",
+            Self::Requests => "requests a second",
+            Self::AnswerMs => "median latency, ms",
+            Self::ServerCpuUs => "servers' CPU time a request, µs",
+            Self::LoadCpuUs => "load's CPU time a request, µs",
         }
     }
 
@@ -227,7 +291,8 @@ impl Value {
         }
     }
 
-    /// The number in a report of `bezant bench --json` on a cluster of `replicas`; none when it is not there.
+    /// The number in a report of `bezant bench --json` on a cluster of `replicas`, or of `bezant bench-zookeeper --json`; none when it is
+    /// not there.
     pub fn of(self, report: &Json, replicas: u64) -> Option<f64> {
         match self {
             Self::Throughput => report["committed_per_second"].as_f64(),
@@ -241,6 +306,10 @@ impl Value {
                 let (seconds, committed) = (report["cpu_seconds"]["replicas"].as_f64()?, report["committed"].as_f64()?);
                 (seconds > 0.0).then(|| committed * replicas as f64 / seconds)
             }
+            Self::Requests => report["per_second"].as_f64(),
+            Self::AnswerMs => Some(report["p50_us"].as_f64()? / 1e3),
+            Self::ServerCpuUs => report["server_cpu_us"].as_f64(),
+            Self::LoadCpuUs => report["client_cpu_us"].as_f64(),
         }
     }
 }
@@ -254,8 +323,26 @@ impl Cluster {
 
     /// How many replicas it has.
     pub fn replicas(&self) -> u64 {
+        if self.servers.is_some() {
+            return SERVERS as u64;
+        }
         let times = if self.data.init.iter().any(|word| word == "augustus") { 3 } else { 5 };
         (times * self.flag("--faults").unwrap_or(1) + 1) * self.flag("--shards").unwrap_or(1)
+    }
+
+    /// How much longer, in seconds, the first run after its start runs before it is measured.
+    pub fn start_warmup(&self, effort: Effort) -> f64 {
+        match self.servers.as_ref().map(|servers| servers.program) {
+            None => effort.start_warmup,
+            // They have no table to fold, nor distances to find out.
+            Some(Program::Bezant) => effort.start_warmup.min(SERVERS_WARMUP),
+            Some(Program::ZooKeeper) => JAVA_WARMUP,
+        }
+    }
+
+    /// Whether it is of a program that is measured only where somebody has it.
+    fn is_foreign(&self) -> bool {
+        self.servers.as_ref().is_some_and(|servers| servers.program == Program::ZooKeeper)
     }
 }
 
@@ -271,14 +358,19 @@ impl Figure {
         points
     }
 
-    /// About how long measuring it takes, in seconds, on a machine like ours.
+    /// Whether it is about servers for ZooKeeper's clients.
+    pub fn is_of_servers(&self) -> bool {
+        self.points().iter().any(|point| point.cluster.servers.is_some())
+    }
+
+    /// About how long measuring it takes, in seconds, on a machine like ours, without ZooKeeper.
     pub fn seconds(&self, effort: Effort) -> f64 {
-        let points = self.points();
+        let points: Vec<&Point> = self.points().into_iter().filter(|point| !point.cluster.is_foreign()).collect();
         let clusters: BTreeSet<&Cluster> = points.iter().map(|point| &point.cluster).collect();
         let tables: usize =
             clusters.iter().map(|cluster| &cluster.data).collect::<BTreeSet<_>>().iter().map(|data| data.tables.len()).sum();
         let window: f64 = points.iter().map(|point| effort.seconds * f64::from(point.stretch) + effort.warmup + RUN_SECONDS).sum();
-        let starts = clusters.len() as f64 * (effort.start_warmup + START_SECONDS);
+        let starts: f64 = clusters.iter().map(|cluster| cluster.start_warmup(effort) + START_SECONDS).sum();
         let filling = effort.keys as f64 / KEYS_LOADED_A_SECOND + effort.rest / 3.0;
         effort.runs as f64 * (window + starts) + tables as f64 * filling
     }
@@ -302,6 +394,9 @@ mod tests {
         assert_eq!((Value::Honest.of(&report, 6), Value::Faulty.of(&report, 6)), (None, None));
         let report = json!({"byzantine": {"committed_per_second_per_honest_client": 12.5, "faulty_fraction": 0.25}});
         assert_eq!((Value::Honest.of(&report, 6), Value::Faulty.of(&report, 6)), (Some(12.5), Some(25.0)));
+        let report = json!({"per_second": 40_000.0, "p50_us": 1_500, "server_cpu_us": null, "client_cpu_us": 6.5});
+        let values = [Value::Requests, Value::AnswerMs, Value::ServerCpuUs, Value::LoadCpuUs].map(|value| value.of(&report, 3));
+        assert_eq!(values, [Some(40_000.0), Some(1.5), None, Some(6.5)]);
     }
 
     #[test]
@@ -312,5 +407,9 @@ mod tests {
         };
         assert_eq!([init("").replicas(), init("--shards 3").replicas(), init("--faults 2 --shards 2").replicas()], [6, 18, 22]);
         assert_eq!(init("--engine augustus --shards 2").replicas(), 8);
+        let servers = |program| Cluster { servers: Some(Servers { program, lines: Vec::new() }), ..Cluster::default() };
+        assert_eq!(servers(Program::Bezant).replicas(), 3);
+        let warmups = [init(""), servers(Program::Bezant), servers(Program::ZooKeeper)].map(|cluster| cluster.start_warmup(Effort::FULL));
+        assert_eq!(warmups, [45.0, 3.0, 12.0]);
     }
 }

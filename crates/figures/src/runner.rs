@@ -1,5 +1,7 @@
 //! Measures figures: makes clusters, starts them, runs workloads on them, all by commands of the program.
 
+mod servers;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +15,9 @@ use tempfile::TempDir;
 use crate::FiguresError;
 use crate::args::FiguresArgs;
 use crate::machine::Machine;
-use crate::plan::{Cluster, Data, Effort, Figure, Point, Setting};
+use crate::plan::{Cluster, Data, Effort, Figure, Point, Program, Setting};
 use crate::results::Results;
+use servers::{Ensemble, ZooKeeper};
 
 /// How much of what a failed command said is shown.
 const SAID_BYTES_MAX: usize = 2_000;
@@ -47,9 +50,22 @@ pub enum RunError {
         /// The end of what it said.
         said: String,
     },
+    /// There is no ZooKeeper where somebody said.
+    #[error("{folder} holds no ZooKeeper: there is no zookeeper-N.jar in it, nor in its lib")]
+    NoZooKeeper {
+        /// The folder.
+        folder: String,
+    },
     /// It was told to stop.
     #[error("stopped; what was measured is kept, and the same command goes on from there")]
     Stopped,
+}
+
+impl RunError {
+    /// ZooKeeper was to be started, and nobody said where it is.
+    fn without_zookeeper() -> Self {
+        Self::NoZooKeeper { folder: "nothing".to_owned() }
+    }
 }
 
 /// Measures with one program, in one folder.
@@ -62,7 +78,15 @@ pub(crate) struct Runner<'a> {
     /// How many were made.
     made: usize,
     machine: Machine,
+    /// The installation that is measured beside ours.
+    zookeeper: Option<ZooKeeper>,
     stop: &'a AtomicBool,
+}
+
+/// What a point runs on; it is stopped when this goes.
+enum Target<'a, 'b> {
+    Cluster(Running<'a, 'b>),
+    Servers(Ensemble),
 }
 
 /// A cluster that runs; it is stopped when this goes.
@@ -94,7 +118,8 @@ impl<'a> Runner<'a> {
         };
         let folder = folder.map_err(|source| RunError::System { what: "make a folder for the clusters".to_owned(), source })?;
         let (filled, machine) = (BTreeMap::new(), Machine::default());
-        let mut runner = Self { program, effort: args.effort(), folder, filled, made: 0, machine, stop };
+        let zookeeper = args.zookeeper.as_deref().map(ZooKeeper::find).transpose()?;
+        let mut runner = Self { program, effort: args.effort(), folder, filled, made: 0, machine, zookeeper, stop };
         runner.machine = Machine::here(runner.say(&["--version".to_owned()])?.said.trim());
         if !runner.machine.is_optimised {
             eprintln!("warning: this program is a development build: for numbers, build it with `cargo build --release`");
@@ -116,9 +141,13 @@ impl<'a> Runner<'a> {
         mut results: Results,
         kept: impl Fn(&Results) -> Result<(), FiguresError>,
     ) -> Result<(), FiguresError> {
-        let (points, left_out): (Vec<&Point>, Vec<&Point>) = figure.points().into_iter().partition(|point| is_possible(point));
-        for point in left_out {
-            eprintln!("{}, {}: left out, as there is no `redis-server` here", figure.name, point.id);
+        let (points, left_out): (Vec<&Point>, Vec<&Point>) = figure.points().into_iter().partition(|point| self.lacks(point).is_none());
+        let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+        for reason in left_out.into_iter().filter_map(|point| self.lacks(point)) {
+            *reasons.entry(reason).or_default() += 1;
+        }
+        for (reason, count) in reasons {
+            eprintln!("{}: {count} points are left out, as {reason}", figure.name);
         }
         for run in 0..self.effort.runs {
             let mut left: Vec<&Point> = points.iter().copied().filter(|point| results.tries_of(&point.id) <= run).collect();
@@ -129,15 +158,19 @@ impl<'a> Runner<'a> {
                 // Whatever comes first meets a cluster that has just started: each time that is another point.
                 let first = run * here.len() / self.effort.runs;
                 here.rotate_left(first);
-                self.fill(&cluster.data)?;
-                let running = self.start(&cluster)?;
-                let mut warmup = self.effort.warmup + self.effort.start_warmup;
+                if cluster.servers.is_none() {
+                    self.fill(&cluster.data)?;
+                }
+                let target = self.target(&cluster)?;
+                let mut warmup = self.effort.warmup + cluster.start_warmup(self.effort);
                 for point in here {
-                    let (command, outcome) = self.bench(point, warmup, running.folder)?;
+                    let (command, outcome) = self.bench(point, warmup, &target)?;
                     warmup = self.effort.warmup;
                     let said = outcome.as_ref().map_or_else(|said| format!("FAILED: {said}"), shown);
                     eprintln!("{}, run {} of {}, {}: {said}", figure.name, run + 1, self.effort.runs, point.id);
-                    results.note(point, &commands_of(&cluster), &command, outcome);
+                    let commands =
+                        cluster.servers.as_ref().map_or_else(|| commands_of(&cluster), |servers| servers::commands_of(self, servers));
+                    results.note(point, &commands, &command, outcome);
                     kept(&results)?;
                 }
             }
@@ -194,6 +227,14 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
+    /// What points of this cluster run on, started; a cluster of `bezant init` has been filled.
+    fn target<'b>(&'b self, cluster: &Cluster) -> Result<Target<'b, 'a>, RunError> {
+        match &cluster.servers {
+            None => self.start(cluster).map(Target::Cluster),
+            Some(servers) => Ensemble::start(self, servers).map(Target::Servers),
+        }
+    }
+
     fn start<'b>(&'b self, cluster: &Cluster) -> Result<Running<'b, 'a>, RunError> {
         let folder = &self.filled[&cluster.data];
         let mut words = vec!["up".to_owned(), folder.display().to_string()];
@@ -213,17 +254,24 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs a point; gives the command without what differs from run to run, and what it reported or else said.
-    fn bench(&self, point: &Point, warmup: f64, folder: &Path) -> Result<(String, Result<Json, String>), RunError> {
+    fn bench(&self, point: &Point, warmup: f64, target: &Target<'_, '_>) -> Result<(String, Result<Json, String>), RunError> {
         let seconds = (self.effort.seconds * f64::from(point.stretch)).to_string();
-        let words = [&["bench".to_owned()], point.bench.as_slice(), &["--seconds".to_owned(), seconds]].concat();
+        let (bench, place, more) = match target {
+            Target::Cluster(running) => {
+                let folder = running.folder.display().to_string();
+                let more = ["--cooldown", COOLDOWN_SECONDS, "--cluster", &folder].map(str::to_owned).to_vec();
+                ("bench", folder, more)
+            }
+            Target::Servers(ensemble) => ("bench-zookeeper", ensemble.place(), ensemble.flags()),
+        };
+        let words = [&[bench.to_owned()], point.bench.as_slice(), &["--seconds".to_owned(), seconds]].concat();
         let command = format!("bezant {}", words.join(" "));
-        let [warmup, folder] = [warmup.to_string(), folder.display().to_string()];
-        let more = ["--warmup", &warmup, "--cooldown", COOLDOWN_SECONDS, "--json", "--cluster", &folder].map(str::to_owned);
-        let said = self.say(&[words.as_slice(), &more].concat())?;
+        let all = [words.as_slice(), &["--warmup".to_owned(), warmup.to_string(), "--json".to_owned()], &more].concat();
+        let said = self.say(&all)?;
         let outcome = if said.is_well {
-            serde_json::from_str(&said.said).map_err(|error| error.to_string())
+            serde_json::from_str(&said.said).map_err(|error| error.to_string()).and_then(|report| answered(report, target))
         } else {
-            Err(said.complaint.replace(&folder, "DIR"))
+            Err(said.complaint.replace(&place, "DIR"))
         };
         Ok((command, outcome))
     }
@@ -245,18 +293,32 @@ impl<'a> Runner<'a> {
             // A signal from the terminal reaches the command as well: then it is no fault of its own that it ended.
             self.check_stop()?;
         }
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        let from = (complaint.len().saturating_sub(SAID_BYTES_MAX)..=complaint.len()).find(|at| complaint.is_char_boundary(*at));
         Ok(Said {
             command,
             is_well: output.status.success(),
             said: String::from_utf8_lossy(&output.stdout).into_owned(),
-            complaint: complaint[from.unwrap_or(0)..].trim().to_owned(),
+            complaint: end_of(&String::from_utf8_lossy(&output.stderr)),
         })
     }
 
     fn check_stop(&self) -> Result<(), RunError> {
         if self.stop.load(Ordering::Relaxed) { Err(RunError::Stopped) } else { Ok(()) }
+    }
+
+    /// What a point needs beside the program and is not there, as a sentence's end.
+    fn lacks(&self, point: &Point) -> Option<&'static str> {
+        let is_on_path = |name: &str| {
+            std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
+        };
+        let needs_redis = point.bench.iter().any(|word| word == "--on-redis");
+        let needs_zookeeper = point.cluster.servers.as_ref().is_some_and(|servers| servers.program == Program::ZooKeeper);
+        if needs_redis && !is_on_path("redis-server") {
+            Some("there is no `redis-server` here")
+        } else if needs_zookeeper && self.zookeeper.is_none() {
+            Some("no ZooKeeper was named (--zookeeper DIR)")
+        } else {
+            None
+        }
     }
 }
 
@@ -276,11 +338,20 @@ impl Said {
     }
 }
 
-/// Whether what a point needs beside the program is there.
-fn is_possible(point: &Point) -> bool {
-    let on_path =
-        |name: &str| std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()));
-    !point.bench.iter().any(|word| word == "--on-redis") || on_path("redis-server")
+/// The end of what a command said.
+fn end_of(said: &str) -> String {
+    let from = (said.len().saturating_sub(SAID_BYTES_MAX)..=said.len()).find(|at| said.is_char_boundary(*at));
+    said[from.unwrap_or(0)..].trim().to_owned()
+}
+
+/// A report, unless it is of servers that refused requests or answered none.
+fn answered(report: Json, target: &Target<'_, '_>) -> Result<Json, String> {
+    let count = |name: &str| report[name].as_u64().unwrap_or(0);
+    match target {
+        Target::Servers(_) if count("failed") > 0 => Err(format!("{} of {} requests failed", count("failed"), count("answered"))),
+        Target::Servers(_) if count("answered") == 0 => Err("nothing was answered".to_owned()),
+        _ => Ok(report),
+    }
 }
 
 /// How many versions the replicas of a status report hold in memory, together.
@@ -297,6 +368,9 @@ fn in_memory(status: &Json) -> u64 {
 
 fn shown(report: &Json) -> String {
     let number = |value: &Json| value.as_f64().unwrap_or(0.0);
+    if let Some(rate) = report["per_second"].as_f64() {
+        return format!("{rate:.0} requests/s, {:.1} ms, {:.1} µs", number(&report["p50_us"]) / 1e3, number(&report["server_cpu_us"]));
+    }
     let latency_ms = number(&report["latency_us"]["mean"]) / 1e3;
     format!("{:.0} tx/s, {latency_ms:.1} ms", number(&report["committed_per_second"]))
 }

@@ -6,13 +6,13 @@ use crate::results::{Results, Spread};
 
 /// The figure as it is drawn.
 pub fn sheet(figure: &Figure, results: &Results) -> Sheet {
+    let tables = if figure.is_of_servers() { String::new() } else { format!(", tables of {} keys", number(results.keys as f64)) };
     let foot = format!(
-        "{}. {}; {} s a run, {} runs of each point (whiskers: lowest and highest), tables of {} keys ({}).",
+        "{}. {}; {} s a run, {} runs of each point (whiskers: lowest and highest){tables} ({}).",
         figure.source,
         results.machine.line(),
         results.seconds,
         results.runs(),
-        number(results.keys as f64),
         results.effort
     );
     Sheet { title: figure.title.to_owned(), charts: figure.panels.iter().map(|panel| chart(panel, results)).collect(), foot }

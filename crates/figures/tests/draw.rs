@@ -51,7 +51,7 @@ fn what_was_kept_becomes_pictures_and_a_page_always_the_same() {
     let folder = copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kept"));
     let at = |name: &str| folder.path().join(name);
     let written = draw(folder.path(), &[]).expect("drawn");
-    assert_eq!(written.len(), 2 * 2 + 1, "two figures as SVG and PNG, and the page: {written:?}");
+    assert_eq!(written.len(), 3 * 2 + 1, "three figures as SVG and PNG, and the page: {written:?}");
 
     let svg = text(&at("basil-6a.svg"));
     for part in [
@@ -74,6 +74,13 @@ fn what_was_kept_becomes_pictures_and_a_page_always_the_same() {
     ] {
         assert!(svg.contains(part), "{part} is missing in\n{svg}");
     }
+    let svg = text(&at("sentinel-5.2.svg"));
+    for part in ["5.3: realtime detection", "requests that read, %", "requests a second", "ZooKeeper, CRC-32"] {
+        assert!(svg.contains(part), "{part} is missing in\n{svg}");
+    }
+    for part in ["ZooKeeper, no digest", "tables of"] {
+        assert!(!svg.contains(part), "{part} is neither measured nor used\n{svg}");
+    }
     let picture = Pixmap::load_png(at("basil-6a.png")).expect("a PNG");
     let dark = picture.pixels().iter().filter(|pixel| pixel.red() < 128).count();
     assert!(picture.width() > 1_000 && dark > 5_000, "{} wide, {dark} dark", picture.width());
@@ -86,6 +93,8 @@ fn what_was_kept_becomes_pictures_and_a_page_always_the_same() {
         "`fast_path = \"off\"`",
         "2 runs of each point, in turns",
         "Not measured yet: `bezant-lab figures --only cataphract-7`.",
+        "| 0 % reads | 20 / -15 | 15 / – |",
+        "`--reads 100 --bytes 1024 --clients 30 --outstanding 100 --nodes 1 --seconds 1` | `bezant.digest=off` `dataDir on ",
     ] {
         assert!(page.contains(part), "{part} is missing in\n{page}");
     }

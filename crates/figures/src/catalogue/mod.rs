@@ -5,13 +5,26 @@ mod basil;
 mod beyond;
 mod buzzer;
 mod cataphract;
+mod sentinel;
 
 use crate::plan::{Cluster, Data, Effort, Figure, Point, Setting};
 
 /// Every figure, in the order of the page, measured with this much effort.
 pub fn all(effort: Effort) -> Vec<Figure> {
-    [basil::figures(effort), cataphract::figures(effort), augustus::figures(effort), buzzer::figures(effort), beyond::figures(effort)]
-        .concat()
+    [
+        basil::figures(effort),
+        cataphract::figures(effort),
+        augustus::figures(effort),
+        buzzer::figures(effort),
+        sentinel::figures(),
+        beyond::figures(effort),
+    ]
+    .concat()
+}
+
+/// By which other numbers of its paper a figure is known, as it has their runs too.
+pub fn others(figure: &str) -> &'static [&'static str] {
+    sentinel::others(figure)
 }
 
 /// Words of a command line.
