@@ -2,6 +2,7 @@
 
 use machine::{Durable as _, Machine as _};
 use sentinel::Corruption;
+use sentinel::ensemble::Turn;
 use types::{ClientId, ClusterId, Key, KeyRange, Permission, Placement, Session};
 
 use super::*;
@@ -40,7 +41,7 @@ fn nothing_is_done_between_a_turn_that_ends_a_member_and_the_next_member() {
     let mut replica = replica(folder.path());
     let mut outbox = OutboxOf::<Replica>::default();
     replica.persist().expect("the disk works");
-    replica.written.push(Turn { reopen: Some("a test wants it"), ..Turn::default() });
+    replica.durable.written.push(Turn { reopen: Some("a test wants it"), ..Turn::default() });
     ask(&mut replica, 1, &mut outbox);
     for after_ms in [5_000, 10_000] {
         let now = Time(0).after_ms(after_ms);
