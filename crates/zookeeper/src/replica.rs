@@ -24,7 +24,7 @@ use crate::core::StartError;
 use crate::durable::{DurableMember, Part};
 use crate::limits::{ENGINE_TURN_NODES_MAX, ENGINE_WAITING_BYTES_MAX, ENGINE_WAITING_MAX, REPAIRS_AN_HOUR, SCRUB_EVERY};
 use crate::member_storage::MemberStorage;
-use crate::storage::OpenError;
+use crate::storage::{LOG, OpenError, SNAPSHOTS, failed, is_empty, note_begun};
 
 /// After so long without a word, in milliseconds, another leader is looked for.
 const TIMEOUT_MS: u64 = 1_000;
@@ -116,6 +116,16 @@ fn time_of(ms: i64) -> Time {
     Time(ms.unsigned_abs().saturating_mul(1_000_000))
 }
 
+/// A folder that was used had a log and snapshots. Where neither is there any more, the log is noted as begun, so that it is missed.
+fn note_lost_log(data: &Path, was_used: bool) -> Result<(), OpenError> {
+    let snapshots = data.join(SNAPSHOTS);
+    if !was_used || !is_empty(&snapshots)? || !is_empty(&data.join(LOG))? {
+        return Ok(());
+    }
+    fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
+    note_begun(&snapshots)
+}
+
 impl Replica {
     /// Comes back from its disk.
     ///
@@ -123,7 +133,9 @@ impl Replica {
     /// When the disk, or what is on it, cannot be used.
     pub fn open(options: ReplicaOptions, now: Time) -> Result<Self, StartError> {
         let ReplicaOptions { cluster, me, data, owner } = options;
+        let was_used = !Disk::is_unused(&data, &owner)?;
         let mut folder = Disk::open(&data, &owner, DiskOptions::default())?;
+        note_lost_log(&data, was_used)?;
         let voters = u16::try_from(cluster.replicas_per_shard()).expect("SHARD_REPLICAS_MAX fits in u16");
         let id = u8::try_from(me.index).expect("SHARD_REPLICAS_MAX fits in u8");
         let part = Part { me: me.index, voters, id, timeout_ms: TIMEOUT_MS };

@@ -358,11 +358,13 @@ fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) -> String {
     answer
 }
 
-/// Damages the disk of a server, which is then down: a bit of its log or of a snapshot, or a part of its log is missing. A snapshot that is not the newest any more by then is passed over, and another one damaged.
+/// Damages the disk of a server, which is then down: a bit of its log or of a snapshot, or its log is missing, or a part of it. A snapshot that is not the newest any more by then is passed over, and another one damaged.
 fn damage_disk(ensemble: &mut Ensemble, at: usize, what: &str) {
-    if what == "missing" {
+    let log = ensemble.data(at).join("sentinel-log");
+    if let "missing" | "gone" = what {
         ensemble.kill(at);
-        std::fs::remove_file(ensemble.data(at).join("sentinel-log/identity.toml")).expect("a log has that");
+        let removed = if what == "gone" { std::fs::remove_dir_all(log) } else { std::fs::remove_file(log.join("identity.toml")) };
+        removed.expect("it was there");
         return;
     }
     loop {
@@ -421,14 +423,16 @@ fn a_server_that_is_wrong_repairs_itself_while_writes_go_on() {
     let leader = ensemble.wait_for_repairs(found, repairs[found]);
     assert!(noticed(&ensemble.data(found)).iter().any(|record| record.what.contains("a majority of the servers")));
     load.go_on(100);
-    // The log, of a follower and then of a leader; and a snapshot: noticed at the next start.
-    for (at, what) in [((leader + 1) % 3, "log"), (leader, "log"), ((leader + 2) % 3, "snapshot"), ((leader + 1) % 3, "missing")] {
+    // The log, of a follower and then of a leader; and a snapshot: noticed at the next start. So is a log that is not there.
+    let log = [((leader + 1) % 3, "log"), (leader, "log"), ((leader + 1) % 3, "missing"), ((leader + 2) % 3, "gone")];
+    for (at, what) in log.into_iter().chain([((leader + 2) % 3, "snapshot")]) {
         damage_disk(&mut ensemble, at, what);
         load.go_on(100);
         ensemble.start(at);
         repairs[at] += 1;
         ensemble.wait_for_repairs(at, repairs[at]);
         let record = noticed(&ensemble.data(at)).pop().expect("it was noticed");
+        assert!(what != "gone" || record.what.ends_with("sentinel-log is missing"), "{record:?}");
         let aside = record.aside.expect("damaged files are put aside");
         assert!(ensemble.data(at).join("sentinel-damaged").join(aside).exists());
         load.go_on(100);
