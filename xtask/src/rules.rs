@@ -67,7 +67,7 @@ shell     bezant: mutants types crypto machine store basil cataphract augustus s
               client bezant-client config workload backup sql zookeeper console bench
 shell     bezant-lab: types crypto basil cataphract augustus sentinel adversary runtime engine client bezant-client \
               config workload random simulator conformance capacity bench figures bezant
-shell     fuzz: types crypto machine store basil cataphract augustus sentinel runtime monitoring engine client \
+shell     fuzz: types crypto machine store jute basil cataphract augustus sentinel runtime monitoring engine client \
               bezant-client config workload bezant
 shell     examples: bezant-client
 shell     buzzer: bezant-client buzzer-model

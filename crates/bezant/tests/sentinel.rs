@@ -136,6 +136,28 @@ fn a_replica_that_lost_its_disk_is_whole_again_under_load() {
 }
 
 #[test]
+fn a_replica_that_lost_its_log_alone_is_noticed_and_is_whole_again_under_load() {
+    let place = started();
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 50);
+    let lost = leader(&place);
+    let (folder, data) = (format!("bezant-data/{lost}"), format!("bezant-data/{lost}/data"));
+    place.kill(lost);
+    eventually("its process is gone", || place.run(&["rebuild", &folder]).code != Some(3));
+    std::fs::remove_dir_all(place.path(&data).join("sentinel-log")).expect("it was there");
+    place.run(&["up"]).expect(0);
+    eventually("it is noticed", || place.run(&["evidence", &data]).out.contains("sentinel-log is missing"));
+    eventually("it is repaired", || place.run(&["evidence", &data, "--json"]).json()["evidence"][0]["stage"] == "repaired");
+    // Now another may go.
+    let killed = leader(&place);
+    place.kill(killed);
+    goes_on(&place, "journal", 50);
+    place.run(&["up"]).expect(0);
+    end_bank(&place, bank, "journal");
+    are_same(&place);
+}
+
+#[test]
 fn workloads_run_and_their_conditions_hold() {
     let place = started();
     for workload in ["bank", "ring", "smallbank", "rw-u", "rw-z", "ycsb-e", "retwis", "buzzer", "tpcc"] {

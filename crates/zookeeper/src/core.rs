@@ -1,4 +1,4 @@
-//! The core: one thread that owns the server, its log and its clock.
+//! A server that runs: its sockets, and the thread that drives its machine (`alone.rs`, or `member.rs` where there are others).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,23 +9,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use jute::Request;
+use machine::turn::{Bounds, NoSigner, Turns};
+use machine::{Input as TurnInput, Time};
 use runtime::LowPriority;
-use sentinel::{ConnectionId, Fields, Input, Latency, Now, Outbox, Peer, Server, Settings, State, latency_fields};
+use sentinel::{ConnectionId, Fields, Latency, Now, Peer, Server, Settings, State, latency_fields};
 use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use types::{Party, ReplicaId, ShardId};
 
 use crate::Config;
-use crate::connection::{self, Core, Counters, Event, Outgoing};
-use crate::limits::{SCRUB_EVERY, TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
-use crate::member::{MemberTurns, Others};
+use crate::alone::Alone;
+use crate::clients::Clients;
+use crate::connection::{self, Core, Counters, Event};
+use crate::limits::{TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use crate::member::{MemberDriver, Others};
 use crate::peers::PeersError;
-use crate::storage::{OpenError, Storage};
+use crate::storage::OpenError;
 use crate::tls::TlsError;
-use crate::{admin, drill, evidence, measure};
+use crate::{admin, measure};
+
+/// How long a server sleeps that has nothing to do at any time.
+const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// Why a server cannot start, or has stopped.
 #[derive(Debug, thiserror::Error)]
@@ -98,13 +105,13 @@ impl Running {
             .name("core".to_owned())
             .spawn(move || {
                 let result = match others {
-                    None => Turns::open(&config, counters).and_then(|turns| {
+                    None => Driver::open(&config, counters).and_then(|driver| {
                         let _ = ready.send(());
-                        turns.run(inbox, stopping)
+                        driver.run(inbox, stopping)
                     }),
-                    Some(others) => MemberTurns::open(config, counters, others).and_then(|turns| {
+                    Some(others) => MemberDriver::open(config, counters, others).and_then(|driver| {
                         let _ = ready.send(());
-                        turns.run(inbox, stopping)
+                        driver.run(inbox, stopping)
                     }),
                 };
                 // Nobody may be waiting for the end any more.
@@ -250,178 +257,80 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, core: Core
     }
 }
 
-/// The server and all that it owns.
-struct Turns {
-    server: Server,
-    storage: Storage,
-    clients: BTreeMap<ConnectionId, Arc<Outgoing>>,
-    snapshot_every: u64,
-    started: Instant,
-    is_evidence_kept: bool,
-    allows_drills: bool,
-    counters: Arc<Counters>,
-    folders: [PathBuf; 2],
-    /// When the requests of this turn arrived, and whether each writes.
-    arrivals: Vec<(bool, Instant)>,
-    syncs: Latency,
-    snapshots: Latency,
-    snapshot_began: Instant,
-}
-
 pub(crate) fn wall_ms() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-impl Turns {
+/// The time as the servers have it, of a clock that shows how long this process has run.
+pub(crate) fn now_of(time: Time) -> Now {
+    Now { wall_ms: wall_ms(), steady_ms: i64::try_from(time.0 / 1_000_000).unwrap_or(i64::MAX) }
+}
+
+/// And back, of something that is due.
+pub(crate) fn time_of(steady_ms: i64) -> Time {
+    Time(steady_ms.unsigned_abs().saturating_mul(1_000_000))
+}
+
+/// How long it is since `started`.
+pub(crate) fn time_since(started: Instant) -> Time {
+    Time(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// How long a machine may sleep that wants its next turn then.
+pub(crate) fn sleep_for(wakes_at: Option<Time>, now: Time) -> Duration {
+    wakes_at.map_or(FOREVER, |at| Duration::from_nanos(at.since(now)).min(FOREVER))
+}
+
+/// Drives a server by itself.
+struct Driver {
+    turns: Turns<Alone>,
+    clients: Clients,
+    started: Instant,
+}
+
+impl Driver {
     fn open(config: &Config, counters: Arc<Counters>) -> Result<Self, StartError> {
-        let (secret, seed) = drawn()?;
-        let opened = Storage::open(&config.data, &config.log, config.profile, config.snapshots_kept, seed, None);
-        if let Err(OpenError::Corrupt(corruption)) = &opened {
-            evidence::keep(&config.data, corruption, config.profile.name(), "start", wall_ms()).map_err(StartError::Evidence)?;
-        }
-        let (storage, state) = opened?;
-        tracing::info!(zxid = state.zxid(), nodes = state.node_count(), digest = %state.checksum(), "came back from the disk");
-        let server = server(config, state, 0, secret, Now { wall_ms: wall_ms(), steady_ms: 0 });
-        Ok(Self {
-            server,
-            storage,
-            clients: BTreeMap::new(),
-            snapshot_every: config.snapshot_every,
-            started: Instant::now(),
-            is_evidence_kept: false,
-            allows_drills: config.allows_drills,
-            counters,
-            folders: [config.data.clone(), config.log.clone()],
-            arrivals: Vec::with_capacity(TURN_MAX),
-            syncs: Latency::default(),
-            snapshots: Latency::default(),
-            snapshot_began: Instant::now(),
-        })
+        let started = Instant::now();
+        let machine = Alone::open(config, counters, time_since(started))?;
+        let me = Party::Replica(ReplicaId { shard: ShardId(0), index: 0 });
+        Ok(Self { turns: Turns::new(machine, me, Bounds::default()), clients: Clients::default(), started })
     }
 
     fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
         runtime.block_on(self.turns(inbox, stopping))?;
-        Ok(self.storage.close()?)
+        drop(self.turns.begin(time_since(self.started)).stepped_last().persist()?);
+        Ok(self.turns.into_machine().close()?)
     }
 
     async fn turns(&mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
         let mut events = Vec::with_capacity(TURN_MAX);
-        let mut scrubbing = tokio::time::interval(SCRUB_EVERY);
-        scrubbing.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let mut outbox = Outbox::default();
+            let wait = sleep_for(self.turns.wakes_at(), time_since(self.started));
             tokio::select! {
                 biased;
                 _ = &mut stopping => return Ok(()),
-                _ = scrubbing.tick() => {
-                    self.server.scrub(&mut outbox);
-                    let now = self.now();
-                    if now.steady_ms >= self.server.deadline_ms() {
-                        self.server.step(now, Input::Tick, &mut outbox);
-                    }
-                }
                 count = inbox.recv_many(&mut events, TURN_MAX) => {
                     if count == 0 {
                         return Ok(());
                     }
-                    self.take(&mut events, &mut outbox);
                 }
+                () = tokio::time::sleep(wait) => {}
             }
-            self.conclude(outbox)?;
+            self.turn(&mut events)?;
         }
     }
 
-    fn now(&self) -> Now {
-        Now { wall_ms: wall_ms(), steady_ms: i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX) }
-    }
-
-    /// What operators are shown beside what the server itself counts.
-    fn measured(&self) -> Fields {
-        measured(&self.folders, &self.counters, &self.syncs, &self.snapshots)
-    }
-
-    fn take(&mut self, events: &mut Vec<Event>, outbox: &mut Outbox) {
-        let now = self.now();
+    fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), StartError> {
+        let now = time_since(self.started);
+        let mut turn = self.turns.begin(now);
         for event in events.drain(..) {
-            match event {
-                Event::Opened { connection, peer, outgoing } => {
-                    self.clients.insert(connection, outgoing);
-                    self.server.step(now, Input::Opened { connection, peer }, outbox);
-                }
-                Event::Inputs(inputs, arrived, _counted) => {
-                    for input in inputs {
-                        match &input {
-                            Input::Request { request: Ok(numbered), .. } => self.arrivals.push((writes(&numbered.request), arrived)),
-                            Input::Word { .. } => self.server.on_measured(self.measured()),
-                            _ => {}
-                        }
-                        self.server.step(now, input, outbox);
-                    }
-                }
-                Event::Command { name, answer } => {
-                    self.server.on_measured(self.measured());
-                    // Whoever asked may have stopped waiting.
-                    let _ = answer.try_send(self.server.command(now, &name));
-                }
-                Event::Drill { order, answer } => {
-                    let done = match self.allows_drills {
-                        true => drill::carry_out(&mut self.server, &self.folders, &order).unwrap_or_else(|why| format!("refused: {why}")),
-                        false => "refused: this server allows no drills; its file would have to say bezant.drills=true".to_owned(),
-                    };
-                    tracing::warn!(order, done, "a drill");
-                    let _ = answer.send(done);
-                }
-                Event::Closed(connection) => {
-                    self.clients.remove(&connection);
-                    self.server.step(now, Input::Closed { connection }, outbox);
-                }
-            }
+            self.clients.note(&event);
+            turn.step(now, TurnInput::Command(event));
         }
-    }
-
-    /// Makes the turn's transactions durable, and only then says what is to be said.
-    fn conclude(&mut self, mut outbox: Outbox) -> Result<(), StartError> {
-        for transaction in &outbox.transactions {
-            self.storage.append(transaction);
-        }
-        let syncing = Instant::now();
-        self.storage.sync()?;
-        if !outbox.transactions.is_empty() {
-            self.syncs.add(ms_since(syncing));
-        }
-        match self.storage.check_snapshot() {
-            Err(OpenError::Corrupt(corruption)) => self.server.stop(corruption, &mut outbox),
-            checked => {
-                if checked? {
-                    self.snapshots.add(ms_since(self.snapshot_began));
-                }
-            }
-        }
-        if let Some(corruption) = self.server.corruption().filter(|_| !self.is_evidence_kept) {
-            self.is_evidence_kept = true;
-            let kept = evidence::keep(&self.folders[0], corruption, self.server.state().profile().name(), "serving", wall_ms());
-            let record = kept.map_err(StartError::Evidence)?;
-            tracing::error!(%corruption, record = %record.display(), "this server's state is wrong: it answers no client any more");
-        }
-        for (connection, bytes) in outbox.bytes {
-            if let Some(client) = self.clients.get(&connection) {
-                client.put(bytes);
-            }
-        }
-        for connection in outbox.close {
-            if let Some(client) = self.clients.get(&connection) {
-                client.close();
-            }
-        }
-        for (is_write, arrived) in self.arrivals.drain(..) {
-            self.server.on_answered(is_write, ms_since(arrived));
-        }
-        if self.server.corruption().is_none() && self.storage.is_snapshot_due(self.snapshot_every) {
-            self.snapshot_began = Instant::now();
-            self.storage.begin_snapshot(self.server.state())?;
-        }
+        let said = turn.stepped(now).persist()?.sign(&mut NoSigner);
+        said.events.drain(..).for_each(|told| self.clients.tell(told));
         Ok(())
     }
 }
@@ -445,19 +354,6 @@ pub(crate) fn measured([data, log]: &[PathBuf; 2], counters: &Counters, syncs: &
 
 pub(crate) fn ms_since(instant: Instant) -> u64 {
     u64::try_from(instant.elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Whether a request becomes a transaction.
-fn writes(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Create(_)
-            | Request::Delete { .. }
-            | Request::SetData { .. }
-            | Request::SetAcl { .. }
-            | Request::Multi(_)
-            | Request::CloseSession
-    )
 }
 
 /// What a process draws when it starts: the secret of its sessions' passwords, and what its state's hashing is seeded with.

@@ -16,6 +16,8 @@ use crate::evidence;
 use crate::limits::DRILL_BYTES_MAX;
 use crate::storage::{LOG, SNAPSHOTS};
 
+/// What a server answers that allows no drills.
+pub(crate) const NOT_ALLOWED: &str = "refused: this server allows no drills; its file would have to say bezant.drills=true";
 /// How long a server may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The log is damaged here at the latest: far into a file there may be what it held before it was used again.

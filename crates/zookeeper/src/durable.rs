@@ -1,7 +1,7 @@
-//! The machine of one of several servers ([`sentinel::ensemble`]) with its disk, whoever drives it: the sockets of ZooKeeper's clients (`member.rs`)
-//! or a node's loop (`replica.rs`).
+//! A server among several ([`sentinel::ensemble`]) with its disk, for the two machines that it is part of ([`machine::turn`]): that of ZooKeeper's clients
+//! (`member.rs`), and the engine's (`replica.rs`).
 //!
-//! A turn is [written](DurableMember::write), then [made durable](DurableMember::sync), and only then is said what came of it. A server that has to
+//! A turn [ends](DurableMember::end_turn) with what it wrote in the log; it is [made durable](DurableMember::persist) before anybody hears of it. A server that has to
 //! [begin anew](sentinel::ensemble::Turn::reopen) reads its disk again, as after a crash. One that is found wrong repairs itself (`repair.rs`).
 
 use std::time::Instant;
@@ -31,7 +31,8 @@ pub(crate) struct Part {
     pub(crate) timeout_ms: u64,
 }
 
-type Offer = (Zxid, Result<Bytes, Corruption>);
+/// A snapshot for other servers, and the entry after which it is.
+pub(crate) type Offer = (Zxid, Result<Bytes, Corruption>);
 
 /// Why a server goes on from its disk.
 pub(crate) enum End {
@@ -54,6 +55,12 @@ pub(crate) struct DurableMember {
     snapshot_began: Instant,
     /// Snapshots for other servers, as they are finished.
     offers: (mpsc::Sender<Offer>, mpsc::Receiver<Offer>),
+    /// What is to be done for turns that were written, once they are durable.
+    pub(crate) written: Vec<Turn>,
+    /// Why it goes on from its disk, where that was found before it could be done.
+    ended: Option<End>,
+    /// The disk failed when something was to be written.
+    failure: Option<StartError>,
 }
 
 impl DurableMember {
@@ -71,6 +78,9 @@ impl DurableMember {
             snapshots: Latency::default(),
             snapshot_began: Instant::now(),
             offers: mpsc::channel(1),
+            written: Vec::new(),
+            ended: None,
+            failure: None,
         })
     }
 
@@ -101,6 +111,61 @@ impl DurableMember {
         if let Ok(offer) = self.offers.1.try_recv() {
             self.offer(now, offer);
         }
+    }
+
+    /// Whether a turn is written after which the member goes on from its disk, or with which that failed: what it did meanwhile would be lost, or
+    /// worse, kept in part.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.failure.is_some() || self.ended.is_some() || self.written.iter().any(|turn| turn.reopen.is_some() || turn.repair.is_some())
+    }
+
+    /// Ends a turn: writes its journal. Gives what it says, which waits for [`DurableMember::persist`], as does the rest.
+    pub(crate) fn end_turn(&mut self, now: Now) -> Turn {
+        // A snapshot belongs to the part of the log that was begun for it: before another can be begun, it is taken.
+        if let Err(failure) = self.sync_written(now) {
+            self.failure.get_or_insert(failure);
+        }
+        if self.is_ending() {
+            return Turn::default();
+        }
+        match self.write(now) {
+            Ok(mut turn) => {
+                let said = Turn {
+                    sends: std::mem::take(&mut turn.sends),
+                    bytes: std::mem::take(&mut turn.bytes),
+                    close: std::mem::take(&mut turn.close),
+                    answers: std::mem::take(&mut turn.answers),
+                    ..Turn::default()
+                };
+                if turn.has_more() {
+                    self.written.push(turn);
+                }
+                said
+            }
+            Err(failure) => {
+                self.failure = Some(failure);
+                Turn::default()
+            }
+        }
+    }
+
+    /// Makes durable all that was written. Gives why the server is to [go on](DurableMember::go_on) from its disk, if it is.
+    pub(crate) fn persist(&mut self, now: Now) -> Result<Option<End>, StartError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        if self.written.is_empty() {
+            self.written.push(Turn::default());
+        }
+        self.sync_written(now)?;
+        Ok(self.ended.take())
+    }
+
+    fn sync_written(&mut self, now: Now) -> Result<(), StartError> {
+        for mut turn in std::mem::take(&mut self.written) {
+            self.ended = self.sync(&mut turn, now)?.or(self.ended.take());
+        }
+        Ok(())
     }
 
     /// Ends a turn, and writes its journal. The rest of it waits for [`DurableMember::sync`].

@@ -1,7 +1,7 @@
 //! A server for ZooKeeper's clients, started from a `zoo.cfg`: sockets, a log and snapshots around [`sentinel::Server`].
 //!
 //! By itself, what it acknowledges is on the disk: the core takes what has arrived, steps through it,
-//! makes one durable write, and only then gives out the answers.
+//! makes one durable write, and only then gives out the answers ([`machine::turn`], which drives it as any other machine).
 //!
 //! ```text
 //!   connection ──▶ frames, decoded ──▶ queue, bounded ──▶ core: step, step, … one sync ──▶ answers
@@ -17,11 +17,13 @@
 //!
 //! Clients come in plain or over TLS (`tls.rs`), operators with commands of four letters or over HTTP (`admin.rs`).
 //!
-//! Read `config.rs` for what is understood of a `zoo.cfg`, `storage.rs` for what is on the disk, `core.rs` for the loop, `connection.rs`
+//! Read `config.rs` for what is understood of a `zoo.cfg`, `storage.rs` for what is on the disk, `alone.rs` for the machine, `core.rs` for its loop, `connection.rs`
 //! for sockets, `member_storage.rs`, `durable.rs`, `member.rs`, `peers.rs` and `repair.rs` for the same among several servers, and `audit.rs` for how the folders of stopped servers are compared.
 
 mod admin;
+mod alone;
 mod audit;
+mod clients;
 mod config;
 mod connection;
 mod core;

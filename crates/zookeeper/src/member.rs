@@ -1,30 +1,33 @@
-//! The core of a server among several: one thread that owns the machine ([`sentinel::ensemble`]), its disk and its clock.
+//! A server among several as a machine ([`sentinel::ensemble`] with its disk), and the thread that drives it.
 //!
-//! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it (`durable.rs`). When a server goes on
-//! from its disk, its clients have been disconnected.
+//! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it ([`machine::turn`]). When a server
+//! goes on from its disk, its clients have been disconnected.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use sentinel::{ConnectionId, Input, Now};
+use machine::turn::{Bounds, NoSigner, Turns};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use sentinel::ensemble::Message;
+use sentinel::{Input as Asked, Now};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use types::{Party, ReplicaId, ShardId};
 
+use crate::clients::{Clients, Told};
 use crate::config::{Config, EnsembleConfig};
-use crate::connection::{Counters, Event, Outgoing};
-use crate::core::{StartError, measured, wall_ms};
+use crate::connection::{Counters, Event};
+use crate::core::{StartError, measured, now_of, sleep_for, time_of, time_since};
 use crate::drill;
-use crate::durable::{DurableMember, End, Part};
+use crate::durable::{DurableMember, End, Offer, Part};
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
-
-/// How long a server sleeps that has nothing to do at any time.
-const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// The other servers.
 pub(crate) struct Others {
@@ -78,122 +81,49 @@ fn my_id(data: &std::path::Path) -> Result<u8, StartError> {
     id.map_err(|why| StartError::MyId { path, why: format!("{why}; it says the N of this server's server.N line, and nothing else") })
 }
 
-/// The machine and all that it owns.
-pub(crate) struct MemberTurns {
+/// What the machine is told, beside what other servers say.
+pub(crate) enum Command {
+    /// Something of a client, or of an operator.
+    Client(Event),
+    /// A snapshot for other servers is finished.
+    Offered(Offer),
+}
+
+/// One of several servers as a machine, with its disk ([`machine::turn`]).
+pub(crate) struct MemberMachine {
     durable: DurableMember,
-    others: Others,
-    clients: BTreeMap<ConnectionId, Arc<Outgoing>>,
-    /// What clients asked that waits until less is under way.
-    waiting: VecDeque<Event>,
     counters: Arc<Counters>,
     folders: [PathBuf; 2],
-    started: Instant,
+    scrubs_at: Time,
+    now: Time,
+    /// Why it goes on from its disk with its next turn.
+    ended: Option<End>,
+    failure: Option<StartError>,
 }
 
-/// What ended a run of turns.
-enum Ended {
-    Stopped,
-    Begins(End),
-}
-
-fn now_since(started: Instant) -> Now {
-    Now { wall_ms: wall_ms(), steady_ms: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX) }
-}
-
-impl MemberTurns {
-    pub(crate) fn open(config: Config, counters: Arc<Counters>, others: Others) -> Result<Self, StartError> {
-        let started = Instant::now();
+impl MemberMachine {
+    /// Comes back from the disk.
+    pub(crate) fn open(config: Config, part: Part, counters: Arc<Counters>, now: Time) -> Result<Self, StartError> {
         let folders = [config.data.clone(), config.log.clone()];
-        let durable = DurableMember::open(config, others.part, now_since(started))?;
-        Ok(Self { durable, others, clients: BTreeMap::new(), waiting: VecDeque::new(), counters, folders, started })
+        let durable = DurableMember::open(config, part, now_of(now))?;
+        Ok(Self { durable, counters, folders, scrubs_at: now, now, ended: None, failure: None })
     }
 
-    pub(crate) fn run(mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
-        loop {
-            match runtime.block_on(self.turns(&mut inbox, &mut stopping))? {
-                Ended::Stopped => return Ok(self.durable.close()?),
-                Ended::Begins(end) => {
-                    let now = self.now();
-                    self.durable.go_on(end, now)?;
-                    // Those that came meanwhile are not known to the machine.
-                    self.clients.values().for_each(|client| client.close());
-                }
-            }
-        }
+    /// Whether the member is gone, or will be when the turn is durable.
+    fn is_ending(&self) -> bool {
+        self.failure.is_some() || self.ended.is_some() || self.durable.is_ending()
     }
 
-    async fn turns(&mut self, inbox: &mut mpsc::Receiver<Event>, stopping: &mut oneshot::Receiver<()>) -> Result<Ended, StartError> {
-        let mut events = Vec::with_capacity(TURN_MAX);
-        let mut peers = Vec::with_capacity(PEER_WAITING_MAX);
-        let mut scrubbing = tokio::time::interval(SCRUB_EVERY);
-        scrubbing.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            if let Some(end) = self.conclude()? {
-                return Ok(Ended::Begins(end));
-            }
-            let may_take = self.waiting.is_empty() && !self.durable.member.is_congested();
-            let due = u64::try_from(self.durable.member.deadline_ms() - self.now().steady_ms).unwrap_or(0);
-            let mut is_scrub_due = false;
-            let mut offered = None;
-            tokio::select! {
-                biased;
-                _ = &mut *stopping => return Ok(Ended::Stopped),
-                count = self.others.heard.recv_many(&mut peers, PEER_WAITING_MAX) => {
-                    if count == 0 {
-                        return Ok(Ended::Stopped);
-                    }
-                }
-                offer = self.durable.offered() => offered = offer,
-                _ = scrubbing.tick() => is_scrub_due = true,
-                count = inbox.recv_many(&mut events, TURN_MAX), if may_take => {
-                    if count == 0 {
-                        return Ok(Ended::Stopped);
-                    }
-                }
-                // Last: what is overdue may have to wait for what others say.
-                () = tokio::time::sleep(Duration::from_millis(due).min(FOREVER)) => {}
-            }
-            let now = self.now();
-            if let Some(offer) = offered {
-                self.durable.offer(now, offer);
-            }
-            if is_scrub_due {
-                self.durable.member.scrub(now);
-            }
-            for (from, message) in peers.drain(..) {
-                self.durable.member.hear(now, from, message);
-            }
-            self.waiting.extend(events.drain(..));
-            self.take_waiting();
-            if now.steady_ms >= self.durable.member.deadline_ms() {
-                self.durable.member.tick(now);
-            }
-        }
+    fn is_congested(&self) -> bool {
+        self.durable.member.is_congested()
     }
 
-    fn now(&self) -> Now {
-        now_since(self.started)
-    }
-
-    fn take_waiting(&mut self) {
-        while !self.durable.member.is_congested()
-            && let Some(event) = self.waiting.pop_front()
-        {
-            self.take(event);
-        }
-    }
-
-    fn take(&mut self, event: Event) {
-        let now = self.now();
+    fn take(&mut self, now: Now, event: Event, outbox: &mut OutboxOf<Self>) {
         match event {
-            Event::Opened { connection, peer, outgoing } => {
-                self.clients.insert(connection, outgoing);
-                self.durable.member.client(now, Input::Opened { connection, peer });
-            }
+            Event::Opened { connection, peer, .. } => self.durable.member.client(now, Asked::Opened { connection, peer }),
             Event::Inputs(inputs, _arrived, _counted) => {
                 for input in inputs {
-                    if let Input::Word { .. } = &input {
+                    if let Asked::Word { .. } = &input {
                         self.measure();
                     }
                     self.durable.member.client(now, input);
@@ -201,29 +131,27 @@ impl MemberTurns {
             }
             Event::Command { name, answer } => {
                 self.measure();
-                // Whoever asked may have stopped waiting.
-                let _ = answer.try_send(self.durable.member.server_mut().command(now, &name));
+                outbox.emit(Told::Command(answer, self.durable.member.server_mut().command(now, &name)));
             }
             Event::Drill { order, answer } => {
-                let done = match self.durable.config().allows_drills {
-                    true if order.starts_with("proposal") => {
-                        self.durable.member.damage_proposal();
-                        "damaged: the next entry that this server proposes as the leader".to_owned()
-                    }
-                    true => {
-                        let done = drill::carry_out(self.durable.member.server_mut(), &self.folders, &order);
-                        done.unwrap_or_else(|why| format!("refused: {why}"))
-                    }
-                    false => "refused: this server allows no drills; its file would have to say bezant.drills=true".to_owned(),
-                };
+                let done = self.damage(&order);
                 tracing::warn!(order, done, "a drill");
-                let _ = answer.send(done);
+                outbox.emit(Told::Drill(answer, done));
             }
-            Event::Closed(connection) => {
-                self.clients.remove(&connection);
-                self.durable.member.client(now, Input::Closed { connection });
-            }
+            Event::Closed(connection) => self.durable.member.client(now, Asked::Closed { connection }),
         }
+    }
+
+    fn damage(&mut self, order: &str) -> String {
+        if !self.durable.config().allows_drills {
+            return drill::NOT_ALLOWED.to_owned();
+        }
+        if order.starts_with("proposal") {
+            self.durable.member.damage_proposal();
+            return "damaged: the next entry that this server proposes as the leader".to_owned();
+        }
+        let done = drill::carry_out(self.durable.member.server_mut(), &self.folders, order);
+        done.unwrap_or_else(|why| format!("refused: {why}"))
     }
 
     fn measure(&mut self) {
@@ -232,27 +160,161 @@ impl MemberTurns {
         self.durable.member.server_mut().on_measured(measured);
         self.durable.member.show_others();
     }
+}
 
-    /// Makes durable what is to be, and only then says what is to be said. Gives why the run ends, if it has to.
-    fn conclude(&mut self) -> Result<Option<End>, StartError> {
-        let now = self.now();
-        let mut turn = self.durable.write(now)?;
-        let end = self.durable.sync(&mut turn, now)?;
-        for (to, message) in turn.sends {
-            if let Some(link) = self.others.links.get(usize::from(to)) {
+impl Machine for MemberMachine {
+    type Command = Command;
+    type Received = Message;
+    type Message = Message;
+    type Unsigned = Infallible;
+    type Event = Told;
+
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        self.now = now;
+        let at = now_of(now);
+        match input {
+            Input::Tick => {
+                if let Some(end) = self.ended.take()
+                    && let Err(failure) = self.durable.go_on(end, at)
+                {
+                    self.failure = Some(failure);
+                }
+            }
+            // As if it had come before the member was gone, or was lost on its way.
+            _ if self.is_ending() => {}
+            Input::Command(Command::Client(event)) => self.take(at, event, outbox),
+            Input::Command(Command::Offered(offer)) => self.durable.offer(at, offer),
+            Input::Message { from: Party::Replica(from), message } => self.durable.member.hear(at, from.index, message),
+            // Clients do not come this way.
+            Input::Message { .. } => {}
+        }
+    }
+
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        if self.is_ending() {
+            return;
+        }
+        self.now = now;
+        let at = now_of(now);
+        if self.scrubs_at <= now {
+            self.scrubs_at = now.after_ms(u64::try_from(SCRUB_EVERY.as_millis()).unwrap_or(u64::MAX));
+            self.durable.member.scrub(at);
+        }
+        // Last: what is overdue may have to wait for what others say.
+        if at.steady_ms >= self.durable.member.deadline_ms() {
+            self.durable.member.tick(at);
+        }
+        let turn = self.durable.end_turn(at);
+        turn.sends.into_iter().for_each(|(to, message)| outbox.send(party(to), message));
+        turn.bytes.into_iter().for_each(|(connection, bytes)| outbox.emit(Told::Bytes(connection, bytes)));
+        turn.close.into_iter().for_each(|connection| outbox.emit(Told::Close(connection)));
+        if self.durable.is_ending() {
+            outbox.emit(Told::CloseAll);
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        if self.ended.is_some() {
+            return Some(Time(0));
+        }
+        // One that ends is called when that is durable.
+        (!self.is_ending()).then(|| self.scrubs_at.min(time_of(self.durable.member.deadline_ms())))
+    }
+}
+
+impl Durable for MemberMachine {
+    type Failure = StartError;
+
+    fn persist(&mut self) -> Result<(), StartError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.ended = self.durable.persist(now_of(self.now))?.or(self.ended.take());
+        Ok(())
+    }
+}
+
+fn party(server: u16) -> Party {
+    Party::Replica(ReplicaId { shard: ShardId(0), index: server })
+}
+
+/// Drives one of several servers.
+pub(crate) struct MemberDriver {
+    turns: Turns<MemberMachine>,
+    others: Others,
+    clients: Clients,
+    /// What clients asked that waits until less is under way.
+    waiting: VecDeque<Event>,
+    started: Instant,
+}
+
+impl MemberDriver {
+    pub(crate) fn open(config: Config, counters: Arc<Counters>, others: Others) -> Result<Self, StartError> {
+        let started = Instant::now();
+        let machine = MemberMachine::open(config, others.part, counters, time_since(started))?;
+        let turns = Turns::new(machine, party(others.part.me), Bounds::default());
+        Ok(Self { turns, others, clients: Clients::default(), waiting: VecDeque::new(), started })
+    }
+
+    pub(crate) fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
+        runtime.block_on(self.turns(inbox, stopping))?;
+        drop(self.turns.begin(time_since(self.started)).stepped_last().persist()?);
+        Ok(self.turns.into_machine().durable.close()?)
+    }
+
+    async fn turns(&mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
+        let mut events = Vec::with_capacity(TURN_MAX);
+        let mut peers = Vec::with_capacity(PEER_WAITING_MAX);
+        loop {
+            let may_take = self.waiting.is_empty() && !self.turns.machine().is_congested();
+            let wait = sleep_for(self.turns.wakes_at(), time_since(self.started));
+            let mut offered = None;
+            tokio::select! {
+                biased;
+                _ = &mut stopping => return Ok(()),
+                count = self.others.heard.recv_many(&mut peers, PEER_WAITING_MAX) => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                }
+                offer = self.turns.machine_mut().durable.offered() => offered = offer,
+                count = inbox.recv_many(&mut events, TURN_MAX), if may_take => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                }
+                () = tokio::time::sleep(wait) => {}
+            }
+            self.waiting.extend(events.drain(..));
+            self.turn(&mut peers, offered)?;
+        }
+    }
+
+    fn turn(&mut self, peers: &mut Vec<FromPeer>, offered: Option<Offer>) -> Result<(), StartError> {
+        let now = time_since(self.started);
+        let mut turn = self.turns.begin(now);
+        if let Some(offer) = offered {
+            turn.step(now, Input::Command(Command::Offered(offer)));
+        }
+        for (from, message) in peers.drain(..) {
+            turn.step(now, Input::Message { from: party(from), message });
+        }
+        while !turn.machine().is_congested()
+            && let Some(event) = self.waiting.pop_front()
+        {
+            self.clients.note(&event);
+            turn.step(now, Input::Command(Command::Client(event)));
+        }
+        let said = turn.stepped(now).persist()?.sign(&mut NoSigner);
+        for (to, message) in said.sends.drain(..) {
+            if let Party::Replica(to) = to
+                && let Some(link) = self.others.links.get(usize::from(to.index))
+            {
                 link.put(&message);
             }
         }
-        for (connection, bytes) in turn.bytes {
-            if let Some(client) = self.clients.get(&connection) {
-                client.put(bytes);
-            }
-        }
-        for connection in turn.close {
-            if let Some(client) = self.clients.get(&connection) {
-                client.close();
-            }
-        }
-        Ok(end)
+        said.events.drain(..).for_each(|told| self.clients.tell(told));
+        Ok(())
     }
 }

@@ -19,7 +19,7 @@ use store::{Disk, DiskOptions, Store, StoreError};
 
 use crate::limits::MEMBER_LOG_BYTES_MAX;
 use crate::storage::{
-    LOG, Name, Newest, OpenError, PARTIAL, SNAPSHOTS, Written, ZOOKEEPER, failed, is_empty, keep_as, newest, purge, read_newest,
+    LOG, Name, Newest, OpenError, PARTIAL, SNAPSHOTS, Written, ZOOKEEPER, begin_log, failed, keep_as, newest, note_log, purge, read_newest,
     write_snapshot,
 };
 
@@ -76,10 +76,7 @@ impl MemberStorage {
         }
         let (snapshots, log_path) = (data.join(SNAPSHOTS), log.join(LOG));
         fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
-        if is_empty(&log_path)? {
-            fs::create_dir_all(log).map_err(failed("make", log))?;
-            Disk::create(&log_path, OWNER)?;
-        }
+        begin_log(&log_path, &snapshots, OWNER)?;
         let mut log = Store::open(Disk::open(&log_path, OWNER, DiskOptions::default())?, store::Options::default())?;
         let Newest { found, damaged } = read_newest(&snapshots, place.seed)?;
         let (applied, state) = match found {
@@ -99,6 +96,7 @@ impl MemberStorage {
         }
         let mut output = Output::default();
         replica.begin(now, place.seed, &mut output).map_err(order)?;
+        note_log(&log_path, &snapshots)?;
         let log_bytes_at = log.statistics().journal_bytes_written;
         let part = (Zxid::default(), log.current_segment().0);
         let storage = Self { log, snapshots, kept, part, writing: None, records_since: 0, log_bytes_at, is_dirty: false };
@@ -243,9 +241,49 @@ mod tests {
         MemberStorage::open(folder, folder, 3, place, Time(0))
     }
 
+    /// What is damaged, as whoever opens the folders of a server learns.
+    fn damage_of(folder: &Path) -> Option<String> {
+        open(folder).err().and_then(|error| error.damage()).map(|damage| damage.what)
+    }
+
+    #[test]
+    fn a_log_that_is_gone_is_damage_until_the_snapshots_are_gone_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, snapshots) = (folder.path().join(LOG), folder.path().join(SNAPSHOTS));
+        // It was opened once, and has neither a snapshot nor anything in its log that was made durable.
+        drop(open(folder.path()).expect("it is new"));
+        for _ in 0..2 {
+            fs::remove_dir_all(&log).expect("it was there");
+            assert!(damage_of(folder.path()).is_some_and(|what| what.ends_with("sentinel-log is missing")), "it is no beginning");
+            // An empty folder in its place, as where a disk is not mounted, is no log either.
+            fs::create_dir(&log).expect("it is gone");
+            assert!(damage_of(folder.path()).is_some_and(|what| what.ends_with("sentinel-log is missing")));
+            assert!(MemberStorage::read(folder.path(), folder.path(), i64::MAX).is_err(), "an audit says so too");
+        }
+        fs::remove_dir_all(&snapshots).expect("it was there");
+        drop(open(folder.path()).expect("it is a server whose folder was deleted"));
+        // The snapshots alone are no loss while the log goes back to the beginning: it is noted anew that there is one.
+        fs::remove_dir_all(&snapshots).expect("it was there");
+        drop(open(folder.path()).expect("the log is there"));
+        fs::remove_dir_all(&log).expect("it was there");
+        assert!(damage_of(folder.path()).is_some());
+    }
+
+    #[test]
+    fn a_start_that_was_cut_short_goes_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, snapshots) = (folder.path().join(LOG), folder.path().join(SNAPSHOTS));
+        fs::create_dir(&snapshots).expect("it is new");
+        drop(open(folder.path()).expect("the folder of snapshots was made, and no log"));
+        fs::remove_dir_all(&snapshots).expect("it was there");
+        fs::remove_dir_all(&log).expect("it was there");
+        Disk::create(&log, OWNER).expect("it is new");
+        drop(open(folder.path()).expect("the log was made, and it was not noted"));
+    }
+
     #[test]
     fn a_part_of_the_log_that_is_missing_is_damage_and_a_log_of_somebody_else_is_not() {
-        for part in ["identity.toml", "journal/00000002.log", "journal"] {
+        for part in ["identity.toml", "journal/00000002.log", "journal", ""] {
             let folder = tempfile::tempdir().expect("a folder");
             let Opened { mut storage, output, .. } = open(folder.path()).expect("it is new");
             output.journal.into_iter().for_each(|op| storage.write(op).expect("the disk works"));

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use crypto::Verified;
 use engine::{Instruction, Misbehavior, Statistics};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
-use sentinel::ensemble::Turn;
 use sentinel::order::Status;
 use sentinel::transactions::{Answer, Message, Question, Unsigned, path_of};
 use sentinel::{Damage, Now};
@@ -25,7 +24,7 @@ use crate::core::StartError;
 use crate::durable::{DurableMember, Part};
 use crate::limits::{ENGINE_TURN_NODES_MAX, ENGINE_WAITING_BYTES_MAX, ENGINE_WAITING_MAX, REPAIRS_AN_HOUR, SCRUB_EVERY};
 use crate::member_storage::MemberStorage;
-use crate::storage::OpenError;
+use crate::storage::{LOG, OpenError, SNAPSHOTS, failed, is_empty, note_begun};
 
 /// After so long without a word, in milliseconds, another leader is looked for.
 const TIMEOUT_MS: u64 = 1_000;
@@ -64,8 +63,6 @@ pub struct Replica {
     _folder: Disk,
     /// The file that says that it lost what it held, until it counts again.
     lost: Option<PathBuf>,
-    /// Turns that were written and are not durable.
-    written: Vec<Turn>,
     /// What clients asked that waits until less is under way.
     waiting: VecDeque<(Party, u64, Question, usize)>,
     waiting_bytes: usize,
@@ -74,7 +71,6 @@ pub struct Replica {
     turned_away: u64,
     scrubs_at: Time,
     now: Time,
-    failure: Option<StartError>,
 }
 
 fn config(data: &Path) -> Config {
@@ -120,6 +116,16 @@ fn time_of(ms: i64) -> Time {
     Time(ms.unsigned_abs().saturating_mul(1_000_000))
 }
 
+/// A folder that was used had a log and snapshots. Where neither is there any more, the log is noted as begun, so that it is missed.
+fn note_lost_log(data: &Path, was_used: bool) -> Result<(), OpenError> {
+    let snapshots = data.join(SNAPSHOTS);
+    if !was_used || !is_empty(&snapshots)? || !is_empty(&data.join(LOG))? {
+        return Ok(());
+    }
+    fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
+    note_begun(&snapshots)
+}
+
 impl Replica {
     /// Comes back from its disk.
     ///
@@ -127,7 +133,9 @@ impl Replica {
     /// When the disk, or what is on it, cannot be used.
     pub fn open(options: ReplicaOptions, now: Time) -> Result<Self, StartError> {
         let ReplicaOptions { cluster, me, data, owner } = options;
+        let was_used = !Disk::is_unused(&data, &owner)?;
         let mut folder = Disk::open(&data, &owner, DiskOptions::default())?;
+        note_lost_log(&data, was_used)?;
         let voters = u16::try_from(cluster.replicas_per_shard()).expect("SHARD_REPLICAS_MAX fits in u16");
         let id = u8::try_from(me.index).expect("SHARD_REPLICAS_MAX fits in u8");
         let part = Part { me: me.index, voters, id, timeout_ms: TIMEOUT_MS };
@@ -140,14 +148,12 @@ impl Replica {
             durable,
             _folder: folder,
             lost,
-            written: Vec::new(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             turn_nodes: 0,
             turned_away: 0,
             scrubs_at: now,
             now,
-            failure: None,
         })
     }
 
@@ -183,14 +189,9 @@ impl Replica {
         }
     }
 
-    /// Whether a turn is written after which the member goes on from its disk: what it did meanwhile would be lost, or worse, kept in part.
-    fn is_ending(&self) -> bool {
-        self.written.iter().any(|turn| turn.reopen.is_some() || turn.repair.is_some())
-    }
-
     /// Whether what clients ask need not wait.
     fn has_room(&self) -> bool {
-        !self.is_ending() && !self.durable.member.is_congested()
+        !self.durable.is_ending() && !self.durable.member.is_congested()
     }
 
     /// Takes in what clients asked, as far as there is room, and as this turn may do so much.
@@ -218,19 +219,8 @@ impl Replica {
         self.take_waiting(now);
     }
 
-    /// Goes on from the disk where that is to be, and removes what marks a loss that is made good.
-    fn go_on(&mut self, mut written: Vec<Turn>) -> Result<(), StartError> {
-        let now = now_of(self.now);
-        let mut ended = None;
-        for turn in &mut written {
-            ended = self.durable.sync(turn, now)?.or(ended);
-        }
-        if written.is_empty() {
-            self.durable.sync(&mut Turn::default(), now)?;
-        }
-        if let Some(end) = ended {
-            self.durable.go_on(end, now)?;
-        }
+    /// Removes what marks a loss that is made good.
+    fn note_made_good(&mut self) -> Result<(), StartError> {
         if self.durable.member.replica().is_member()
             && let Some(lost) = self.lost.take_if(|_| !matches!(self.durable.member.replica().status(), Status::Looking))
         {
@@ -257,7 +247,7 @@ impl Machine for Replica {
             Input::Command(Instruction::Reconfigure(cluster)) => self.cluster = cluster,
             // As if it had come before the member was gone, or was lost on its way; what clients ask waits.
             Input::Command(Instruction::FlipBit { .. }) | Input::Message { from: Party::Replica(_), .. } | Input::Tick
-                if self.is_ending() => {}
+                if self.durable.is_ending() => {}
             Input::Command(Instruction::FlipBit { key, .. }) => {
                 // There may be no such node, and then nothing is done.
                 let _ = self.durable.member.server_mut().damage(Damage::Data, &path_of(&key));
@@ -285,31 +275,24 @@ impl Machine for Replica {
 
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         self.now = now;
-        if self.failure.is_some() || self.is_ending() {
+        if self.durable.is_ending() {
             return;
         }
         let at = now_of(now);
         self.take_waiting(at);
         self.turn_nodes = 0;
-        match self.durable.write(at) {
-            Ok(mut turn) => {
-                for (to, message) in turn.sends.drain(..) {
-                    outbox.send(Party::Replica(ReplicaId { shard: self.me.shard, index: to }), Message::Server(message));
-                }
-                for (to, number, answer) in turn.answers.drain(..) {
-                    let bytes = answer.bytes();
-                    outbox.send_large(to, Message::Answer { number, answer }, bytes);
-                }
-                if turn.has_more() {
-                    self.written.push(turn);
-                }
-            }
-            Err(failure) => self.failure = Some(failure),
+        let turn = self.durable.end_turn(at);
+        for (to, message) in turn.sends {
+            outbox.send(Party::Replica(ReplicaId { shard: self.me.shard, index: to }), Message::Server(message));
+        }
+        for (to, number, answer) in turn.answers {
+            let bytes = answer.bytes();
+            outbox.send_large(to, Message::Answer { number, answer }, bytes);
         }
     }
 
     fn deadline(&self) -> Option<Time> {
-        if self.is_ending() {
+        if self.durable.is_ending() {
             // It is called when that is durable.
             return None;
         }
@@ -334,11 +317,11 @@ impl Durable for Replica {
     type Failure = StartError;
 
     fn persist(&mut self) -> Result<(), StartError> {
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
+        let now = now_of(self.now);
+        if let Some(end) = self.durable.persist(now)? {
+            self.durable.go_on(end, now)?;
         }
-        let written = std::mem::take(&mut self.written);
-        self.go_on(written)
+        self.note_made_good()
     }
 }
 

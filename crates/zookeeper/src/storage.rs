@@ -3,6 +3,7 @@
 //! ```text
 //! dataLogDir/sentinel-log/                         the journal of `store`: a record a transaction
 //! dataDir/sentinel-snapshots/<zxid>-<segment>      the state after a transaction; the log goes on with that segment
+//! dataDir/sentinel-snapshots/log-begun              a log was begun: from then on one that is not there is a loss
 //! dataDir/sentinel-snapshots/corruption-…           what was found to be wrong, and when: `evidence.rs`
 //! ```
 //!
@@ -33,6 +34,11 @@ pub enum OpenError {
     OfZooKeeper(PathBuf),
     #[error("{} has no snapshot that is whole, and the log does not begin at the beginning; restore it from a backup", .0.display())]
     NoSnapshot(PathBuf),
+    #[error(
+        "{} is missing, and with it what this server acknowledged since its last snapshot; restore it, or delete {} as well to begin with nothing",
+        log.display(), snapshots.display()
+    )]
+    LogMissing { log: PathBuf, snapshots: PathBuf },
     #[error("a record of the log cannot be read: {0}")]
     Record(jute::Malformed),
     #[error("the log does not make the state that it made before: {0}")]
@@ -54,7 +60,8 @@ impl OpenError {
         let what = match self {
             Self::Corrupt(corruption) => return Some(corruption.clone()),
             Self::Store(StoreError::Corrupt { location, offset, reason }) => format!("{location} is damaged at byte {offset}: {reason}"),
-            // Of a log: one that is missing as a whole is that of a server that lost its disk.
+            Self::LogMissing { log, .. } => format!("{} is missing", log.display()),
+            // Of a log: a part of it.
             Self::Store(StoreError::Missing { location }) => format!("{location} is missing"),
             Self::Order { source: ReplayError::Servers(_), .. } => return None,
             Self::Order { source, .. } => source.to_string(),
@@ -69,6 +76,8 @@ pub(crate) const LOG: &str = "sentinel-log";
 /// The folder of snapshots in the `dataDir`.
 pub(crate) const SNAPSHOTS: &str = "sentinel-snapshots";
 pub(crate) const PARTIAL: &str = "partial";
+/// In the folder of snapshots: says that a log was begun.
+const LOG_BEGUN: &str = "log-begun";
 /// Where ZooKeeper keeps its own.
 pub(crate) const ZOOKEEPER: &str = "version-2";
 
@@ -119,20 +128,18 @@ impl Storage {
         let is_new = is_empty(&snapshots)? && is_empty(&log)?;
         fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
         if is_new {
-            let parent = log.parent().expect("the log has a name within its folder");
-            fs::create_dir_all(parent).map_err(failed("make", parent))?;
             // Written first: from now on a log without snapshot is a loss.
             write_snapshot(&State::new(profile, seed), &snapshots, Name { zxid: 0, segment: 1 }).map_err(|error| match error {
                 NotWritten::Failed(source) => failed("write a snapshot in", &snapshots)(source),
                 NotWritten::Corrupt(corruption) => OpenError::Corrupt(corruption),
             })?;
         }
-        if is_empty(&log)? {
-            Disk::create(&log, owner)?;
-        }
-        let mut log = Store::open(Disk::open(&log, owner, DiskOptions::default())?, Options::default())?;
+        begin_log(&log, &snapshots, owner)?;
+        let log_path = log;
+        let mut log = Store::open(Disk::open(&log_path, owner, DiskOptions::default())?, Options::default())?;
         let (_, state) = newest(&snapshots, seed)?.ok_or_else(|| OpenError::NoSnapshot(snapshots.clone()))?;
         let state = replay(&mut log, state, until)?;
+        note_log(&log_path, &snapshots)?;
         let log_bytes_at = log.statistics().journal_bytes_written;
         let mut storage = Self { log, snapshots, kept, writing: None, transactions_since: 0, log_bytes_at };
         if state.profile() == profile || until.is_some() {
@@ -245,6 +252,42 @@ pub(crate) fn is_empty(folder: &Path) -> Result<bool, OpenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(failed("read", folder)(error)),
     }
+}
+
+/// Begins a log, unless there is one. One that was begun before and is not there any more is a loss: what was promised and acknowledged is
+/// forgotten, and a log that begins anew in its place would say that nothing was.
+pub(crate) fn begin_log(log: &Path, snapshots: &Path, owner: &str) -> Result<(), OpenError> {
+    if !is_empty(log)? {
+        return Ok(());
+    }
+    let note = snapshots.join(LOG_BEGUN);
+    // Those who began their log before there was such a note have snapshots by now, or not much to lose.
+    let was_begun = note.try_exists().map_err(failed("look for", &note))? || names(snapshots)?.iter().any(|name| name.zxid > 0);
+    if was_begun {
+        return Err(OpenError::LogMissing { log: log.to_owned(), snapshots: snapshots.to_owned() });
+    }
+    let parent = log.parent().expect("the log has a name within its folder");
+    fs::create_dir_all(parent).map_err(failed("make", parent))?;
+    Ok(Disk::create(log, owner)?)
+}
+
+/// Notes that there is a log, which was opened: before anything in it is relied on.
+pub(crate) fn note_log(log: &Path, snapshots: &Path) -> Result<(), OpenError> {
+    let note = snapshots.join(LOG_BEGUN);
+    if note.try_exists().map_err(failed("look for", &note))? {
+        return Ok(());
+    }
+    // First: a note without a log would be taken for a loss.
+    let parent = log.parent().expect("the log has a name within its folder");
+    File::open(parent).and_then(|folder| folder.sync_all()).map_err(failed("make durable", parent))?;
+    note_begun(snapshots)
+}
+
+/// Notes that a log was begun, by whoever knows that.
+pub(crate) fn note_begun(snapshots: &Path) -> Result<(), OpenError> {
+    let note = snapshots.join(LOG_BEGUN);
+    let write = || File::create(&note)?.sync_all().and_then(|()| File::open(snapshots)?.sync_all());
+    write().map_err(failed("write", &note))
 }
 
 /// The snapshots there are, the oldest first.

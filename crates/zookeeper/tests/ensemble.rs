@@ -358,11 +358,13 @@ fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) -> String {
     answer
 }
 
-/// Damages the disk of a server, which is then down: a bit of its log or of a snapshot, or a part of its log is missing. A snapshot that is not the newest any more by then is passed over, and another one damaged.
+/// Damages the disk of a server, which is then down: a bit of its log or of a snapshot, or its log is missing, or a part of it. A snapshot that is not the newest any more by then is passed over, and another one damaged.
 fn damage_disk(ensemble: &mut Ensemble, at: usize, what: &str) {
-    if what == "missing" {
+    let log = ensemble.data(at).join("sentinel-log");
+    if let "missing" | "gone" = what {
         ensemble.kill(at);
-        std::fs::remove_file(ensemble.data(at).join("sentinel-log/identity.toml")).expect("a log has that");
+        let removed = if what == "gone" { std::fs::remove_dir_all(log) } else { std::fs::remove_file(log.join("identity.toml")) };
+        removed.expect("it was there");
         return;
     }
     loop {
@@ -421,14 +423,16 @@ fn a_server_that_is_wrong_repairs_itself_while_writes_go_on() {
     let leader = ensemble.wait_for_repairs(found, repairs[found]);
     assert!(noticed(&ensemble.data(found)).iter().any(|record| record.what.contains("a majority of the servers")));
     load.go_on(100);
-    // The log, of a follower and then of a leader; and a snapshot: noticed at the next start.
-    for (at, what) in [((leader + 1) % 3, "log"), (leader, "log"), ((leader + 2) % 3, "snapshot"), ((leader + 1) % 3, "missing")] {
+    // The log, of a follower and then of a leader; and a snapshot: noticed at the next start. So is a log that is not there.
+    let log = [((leader + 1) % 3, "log"), (leader, "log"), ((leader + 1) % 3, "missing"), ((leader + 2) % 3, "gone")];
+    for (at, what) in log.into_iter().chain([((leader + 2) % 3, "snapshot")]) {
         damage_disk(&mut ensemble, at, what);
         load.go_on(100);
         ensemble.start(at);
         repairs[at] += 1;
         ensemble.wait_for_repairs(at, repairs[at]);
         let record = noticed(&ensemble.data(at)).pop().expect("it was noticed");
+        assert!(what != "gone" || record.what.ends_with("sentinel-log is missing"), "{record:?}");
         let aside = record.aside.expect("damaged files are put aside");
         assert!(ensemble.data(at).join("sentinel-damaged").join(aside).exists());
         load.go_on(100);
@@ -476,4 +480,139 @@ fn a_server_that_may_not_repair_itself_stays_quarantined_until_it_is_started_aga
     ensemble.wait_for_all();
     let expected = load.stop();
     check_all(&ensemble, &expected);
+}
+
+/// What is damaged in memory, by its name in drills.
+const IN_MEMORY: [&str; 4] = ["data", "stat", "acl", "children"];
+
+/// Makes a node with a child, which nobody writes from then on.
+fn create_quiet(client: &mut Client, path: &str) {
+    client.insist(&create(path, CreateMode::Persistent)).expect("it is new");
+    client.insist(&create(&format!("{path}/child"), CreateMode::Persistent)).expect("it is new");
+}
+
+/// All that can be asked of a node.
+fn questions(path: &str) -> [Request; 4] {
+    let path = path.to_owned();
+    [
+        Request::GetData { path: path.clone(), watch: false },
+        Request::GetAcl { path: path.clone() },
+        Request::GetChildren2 { path: path.clone(), watch: false },
+        Request::Exists { path, watch: false },
+    ]
+}
+
+/// Clients that ask for nodes that nobody writes, one at each server, and hold what they are told against what was so at first.
+struct Readers {
+    stop: Arc<AtomicBool>,
+    answered: Arc<[AtomicUsize; 3]>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Readers {
+    fn start(ensemble: &Ensemble, paths: &[String]) -> Self {
+        let (stop, answered) = <(Arc<AtomicBool>, Arc<[AtomicUsize; 3]>)>::default();
+        let questions: Vec<Request> = paths.iter().flat_map(|path| questions(path)).collect();
+        let mut first = Client::of(ensemble, 0, 600_000);
+        let right: Vec<_> = questions.iter().map(|question| first.insist(question).expect("it is there")).collect();
+        let readers = (0..3).map(|at| {
+            let mut client = Client::of(ensemble, 0, 600_000);
+            client.addresses = vec![ensemble.addresses[at]];
+            let (stop, answered, questions, right) = (stop.clone(), answered.clone(), questions.clone(), right.clone());
+            std::thread::spawn(move || {
+                client.sync();
+                for (question, right) in questions.iter().zip(&right).cycle() {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    if let Some(answer) = client.ask(question.clone()) {
+                        assert_eq!(answer.as_ref(), Ok(right), "server {at} said something wrong to {question:?}");
+                        answered[at].fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        });
+        let readers = readers.collect();
+        Self { stop, answered, readers }
+    }
+
+    /// Waits until each server has answered as much as there is to ask, and more.
+    fn go_on(&self, more: usize) {
+        let count = |at: usize| self.answered[at].load(Ordering::Relaxed);
+        let before: Vec<usize> = (0..3).map(count).collect();
+        eventually("all are answered", || (0..3).all(|at| count(at) >= before[at] + more));
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.readers.into_iter().for_each(|reader| reader.join().expect("nothing wrong was said"));
+    }
+}
+
+/// Waits until a server has noticed damage at one of these nodes, by itself alone, and serves again. Gives its record.
+fn check_noticed(ensemble: &Ensemble, at: usize, records: &mut [usize; 3], paths: &[String]) -> Evidence {
+    ensemble.wait_for_repairs(at, records[at] + 1);
+    let record = noticed(&ensemble.data(at)).swap_remove(records[at]);
+    assert!(record.path.as_ref().is_some_and(|path| paths.contains(path)), "{paths:?}: {record:?}");
+    assert!(record.noticed_by == "serving" && record.digests.is_some(), "{record:?}");
+    let changed = record.fields.iter().any(|field| field.reread.as_ref().is_some_and(|reread| *reread != field.found));
+    assert!(changed, "it says what was wrong: {record:?}");
+    let counts = [0, 1, 2].map(|at| noticed(&ensemble.data(at)).len());
+    assert!((0..3).all(|other| other == at || counts[other] == records[other]), "who is right is not blamed: {records:?}, {counts:?}");
+    records[at] = counts[at];
+    record
+}
+
+/// Cells of the table in *Sentinel as built*, with processes in place of virtual time: who notices what, that nobody is told anything wrong, and that the
+/// server comes back by itself.
+#[test]
+fn damage_in_memory_is_noticed_by_the_server_that_has_it_before_it_says_anything_wrong() {
+    let mut ensemble = Ensemble::new(50);
+    let mut records = [0; 3];
+    ensemble.wait_for_all();
+    let mut client = Client::of(&ensemble, 0, 600_000);
+    let read: Vec<String> = IN_MEMORY.iter().map(|what| format!("/read-{what}")).collect();
+    let unread: Vec<String> = (0..24).map(|number| format!("/unread-{number}")).collect();
+    read.iter().chain(&unread).for_each(|path| create_quiet(&mut client, path));
+    // While there are readers and writers: whoever reads the node first has it noticed, unless a snapshot came first.
+    let (load, readers) = (Load::start(&ensemble, "a"), Readers::start(&ensemble, &read));
+    readers.go_on(4 * read.len());
+    for (what, path) in IN_MEMORY.iter().zip(&read) {
+        for leads in [false, true] {
+            let at = (ensemble.wait_for_all() + usize::from(!leads)) % 3;
+            drill(&ensemble, at, what, path);
+            check_noticed(&ensemble, at, &mut records, std::slice::from_ref(path));
+            readers.go_on(4 * read.len());
+            load.go_on(20);
+        }
+    }
+    readers.stop();
+    let expected = load.stop();
+    // While there is nobody: the scrubber, which passes one of so many nodes soon.
+    for (leads, what) in [false, true, false, true].into_iter().zip(IN_MEMORY) {
+        let at = (ensemble.wait_for_all() + usize::from(!leads)) % 3;
+        let drills = unread.iter().map(|path| drill(&ensemble, at, what, path));
+        assert_eq!(drills.count(), unread.len());
+        let is_early = noticed(&ensemble.data(at)).len() > records[at];
+        let record = check_noticed(&ensemble, at, &mut records, &unread);
+        assert!(record.what.starts_with("a node does not hash to its leaf any more"), "{record:?}");
+        if is_early {
+            // The last drills may have damaged the memory that it has since.
+            ensemble.kill(at);
+            ensemble.start(at);
+            ensemble.wait_for_all();
+            records[at] = noticed(&ensemble.data(at)).len();
+        }
+    }
+    // The newest snapshot of a leader: noticed at its next start.
+    let leader = ensemble.wait_for_all();
+    damage_disk(&mut ensemble, leader, "snapshot");
+    ensemble.start(leader);
+    eventually("it is noticed", || noticed(&ensemble.data(leader)).last().is_some_and(|record| record.noticed_by == "start"));
+    ensemble.wait_for_repairs(leader, noticed(&ensemble.data(leader)).len());
+    check_all(&ensemble, &expected);
+    (0..3).for_each(|at| ensemble.kill(at));
+    let folders: Vec<PathBuf> = (0..3).map(|at| ensemble.data(at)).collect();
+    let audit = audit_offline(&folders);
+    assert!(audit.is_clean() && audit.has_majority, "{audit:?}");
 }

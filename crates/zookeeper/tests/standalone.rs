@@ -135,8 +135,35 @@ fn what_was_acknowledged_is_there_after_a_restart_and_sessions_live_on() {
         assert!(again.ask(Request::Exists { path: "/mine".into(), watch: false }).is_ok());
         server.stop();
     }
-    let names = std::fs::read_dir(folder.path().join("sentinel-snapshots")).expect("it is there").count();
+    let files = std::fs::read_dir(folder.path().join("sentinel-snapshots")).expect("it is there").flatten();
+    let names = files.filter(|file| file.file_name() != "log-begun").count();
     assert!((2..=4).contains(&names), "{names} snapshots are kept");
+}
+
+#[test]
+fn a_server_whose_log_is_gone_does_not_begin_another() {
+    let start = |folder: &Path| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
+        runtime.block_on(Running::start(config(folder, ""))).map(drop).map_err(|error| error.to_string())
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path(), "");
+    Client::begin(server.address).ask(create("/acknowledged", CreateMode::Persistent)).expect("it is new");
+    server.stop();
+    let (log, snapshots) = (folder.path().join("sentinel-log"), folder.path().join("sentinel-snapshots"));
+    std::fs::remove_dir_all(&log).expect("it was there");
+    for _ in 0..2 {
+        let why = start(folder.path()).expect_err("what it acknowledged is forgotten");
+        assert!(why.contains("sentinel-log is missing") && why.contains("restore it"), "{why}");
+        assert!(!log.exists());
+        assert!(matches!(audit_offline(&[folder.path().to_owned()]).findings[0].1, Finding::Broken(_)), "an audit says so too");
+    }
+    // Without the snapshots it is a server that has nothing.
+    std::fs::remove_dir_all(&snapshots).expect("it was there");
+    let server = Server::start(folder.path(), "");
+    let gone = Client::begin(server.address).ask(Request::Exists { path: "/acknowledged".into(), watch: false });
+    assert_eq!(gone, Err(ErrorCode::NoNode));
+    server.stop();
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod cluster;
 mod codec;
 mod config;
 mod coordinator;
+mod ensemble;
 mod frames;
 mod http;
 mod journal;
@@ -49,4 +50,5 @@ pub(crate) const ALL: &[Target] = &[
     order::REPLICA,
     transactions::MESSAGE,
     transactions::SERVER,
+    ensemble::TARGET,
 ];

@@ -230,6 +230,14 @@ impl Member {
         if member.replica.last() > applied {
             member.base = Some(Snapshot { zxid: applied, state: member.server.state().frozen() });
         }
+        // Whoever decides alone has delivered its log by now, and may not have all of that in memory any more.
+        for event in &output.events {
+            if let Event::Deliver { zxid, payload } = event
+                && *zxid > member.applied
+            {
+                member.apply(*zxid, payload, &mut outbox)?;
+            }
+        }
         member.apply_log(&mut outbox)?;
         member.take(now, output);
         Ok(member)

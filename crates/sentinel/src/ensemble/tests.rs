@@ -62,12 +62,17 @@ fn bytes_of(state: &State) -> Bytes {
 
 /// Comes back from a disk.
 fn open(me: u16, disk: &Disk, now: Now) -> Member {
+    open_of(3, me, disk, now)
+}
+
+/// The same, where so many decide.
+fn open_of(voters: u16, me: u16, disk: &Disk, now: Now) -> Member {
     let (applied, state) = match &disk.snapshot {
         Some((zxid, bytes)) => (*zxid, State::read_snapshot(bytes, 1).expect("it was written")),
         None => (Zxid::default(), State::new(Profile::Sha256Wide, 1)),
     };
     let options = Options { tick_ms: 50, timeout_ms: 300, settle_ms: 20, kept_max: 24, ..Options::default() };
-    let mut replica = Replica::new(me, 3, options, applied).expect("there are three").having_given_up(disk.gave_up);
+    let mut replica = Replica::new(me, voters, options, applied).expect("there are three").having_given_up(disk.gave_up);
     for record in &disk.records {
         replica.replay(record.clone().into()).expect("it wrote it");
     }
@@ -89,7 +94,7 @@ fn open(me: u16, disk: &Disk, now: Now) -> Member {
         Ok(member) => member,
         Err(corruption) => {
             let server = server(State::new(Profile::Sha256Wide, 1));
-            Member::quarantined(options, 3, server, corruption, now).expect("there are three")
+            Member::quarantined(options, voters, server, corruption, now).expect("there are three")
         }
     }
 }
@@ -676,4 +681,30 @@ fn no_message_of_another_server_stops_one() {
     world.pass(1_000);
     let client = world.open_session((world.leader() + 1) % 3, 0, &[]);
     assert_ne!(client.session, 0);
+}
+
+#[test]
+fn who_decides_alone_comes_back_though_its_log_is_longer_than_what_it_keeps_in_memory() {
+    let now = Now { wall_ms: 1_700_000_000_000, steady_ms: 1 };
+    let mut disk = Disk::default();
+    let mut member = open_of(1, 0, &disk, now);
+    let connection = ConnectionId(1);
+    let peer = Peer { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1, certificate: None };
+    let later = Now { wall_ms: now.wall_ms + 1_000, steady_ms: now.steady_ms + 1_000 };
+    member.tick(later);
+    let mut inputs = vec![
+        Input::Opened { connection, peer },
+        Input::Connect { connection, request: ConnectRequest { timeout_ms: 10_000, password: vec![0; 16], ..Default::default() } },
+    ];
+    let creates = (0..100).map(|number| Numbered { xid: number, request: create(&format!("/n{number}")) });
+    inputs.extend(creates.map(|request| Input::Request { connection, request: Ok(request) }));
+    for input in inputs {
+        member.client(later, input);
+        let journal = member.turn(later).journal.into_iter();
+        disk.records.extend(journal.filter_map(|op| if let JournalOp::Append(record) = op { Some(record) } else { None }));
+    }
+    assert!(member.server().state().node_count() > 100, "it leads, and was asked");
+    let again = open_of(1, 0, &disk, later);
+    assert_eq!(again.server().corruption(), None, "all that was delivered is applied, in memory or not");
+    assert_eq!(again.server().state().checksum(), member.server().state().checksum());
 }

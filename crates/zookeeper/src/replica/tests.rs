@@ -2,6 +2,7 @@
 
 use machine::{Durable as _, Machine as _};
 use sentinel::Corruption;
+use sentinel::ensemble::Turn;
 use types::{ClientId, ClusterId, Key, KeyRange, Permission, Placement, Session};
 
 use super::*;
@@ -9,12 +10,16 @@ use super::*;
 const CLIENT: Party = Party::Client(ClientId(1), Session(7));
 
 fn replica(folder: &Path) -> Replica {
+    Disk::create(folder, "test").expect("it is empty");
+    open(folder)
+}
+
+fn open(folder: &Path) -> Replica {
     let keys = (1..=3).map(|byte| [byte; 32]).collect();
     let clients = vec![(ClientId(1), Permission { public_key: [9; 32], ..Permission::default() })];
     let cluster = Cluster::new(ClusterId::new([5; 16]), 1, Placement::Hash, vec![keys], clients).expect("it fits");
     let me = ReplicaId { shard: ShardId(0), index: 0 };
     let options = ReplicaOptions { cluster: Arc::new(cluster), me, data: folder.to_owned(), owner: "test".to_owned() };
-    Disk::create(folder, "test").expect("it is empty");
     Replica::open(options, Time(1)).expect("the disk works")
 }
 
@@ -40,7 +45,7 @@ fn nothing_is_done_between_a_turn_that_ends_a_member_and_the_next_member() {
     let mut replica = replica(folder.path());
     let mut outbox = OutboxOf::<Replica>::default();
     replica.persist().expect("the disk works");
-    replica.written.push(Turn { reopen: Some("a test wants it"), ..Turn::default() });
+    replica.durable.written.push(Turn { reopen: Some("a test wants it"), ..Turn::default() });
     ask(&mut replica, 1, &mut outbox);
     for after_ms in [5_000, 10_000] {
         let now = Time(0).after_ms(after_ms);
@@ -85,4 +90,31 @@ fn a_turn_does_so_much_and_the_next_one_goes_on_at_once() {
     }
     assert!(turns.len() > 1, "scans of {} rows were all answered in one turn", 64 * types::limits::TRANSACTION_READS_MAX);
     assert_eq!((turns.iter().sum::<usize>(), replica.waiting_bytes), (64, 0));
+}
+
+#[test]
+fn a_replica_whose_log_is_gone_is_quarantined_and_says_nothing_that_counts() {
+    for gone in [&[LOG][..], &[LOG, SNAPSHOTS]] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut whole = replica(folder.path());
+        assert!(engine::Replica::rebuilding(&whole).is_none());
+        whole.persist().expect("the disk works");
+        drop(whole);
+        gone.iter().for_each(|part| fs::remove_dir_all(folder.path().join(part)).expect("it was there"));
+        let mut lost = open(folder.path());
+        let why = engine::Replica::rebuilding(&lost).expect("it does not serve");
+        assert!(why.contains("sentinel-log is missing"), "{why}");
+        let kept = crate::evidence(folder.path()).expect("it can be read");
+        assert!(kept.len() == 1 && kept[0].what.ends_with("sentinel-log is missing"), "{kept:?}");
+        let mut outbox = OutboxOf::<Replica>::default();
+        for after_ms in [400, 800, 5_000] {
+            let now = Time(0).after_ms(after_ms);
+            lost.step(now, Input::Tick, &mut outbox);
+            lost.end_turn(now, &mut outbox);
+            lost.persist().expect("the disk works");
+        }
+        let asks = |message: &Message| matches!(message, Message::Server(sentinel::ensemble::Message::WhoLeads));
+        assert!(!outbox.sends.is_empty() && outbox.sends.iter().all(|(_, message)| asks(message)), "it votes for nobody");
+        assert!(!folder.path().join(LOG).exists(), "no log is begun until somebody leads without it");
+    }
 }
