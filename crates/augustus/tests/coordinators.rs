@@ -10,8 +10,7 @@ use augustus::{
 use crypto::{BatchSignature, Signatures};
 use types::{ClientId, ReplicaId, ShardId, TransactionId, Value};
 
-use crate::harness;
-use crate::harness::{Harness, Random, key, value};
+use crate::harness::{self, Harness, Random, key, value};
 
 /// Which replica of each shard lies.
 const LIAR: u16 = 3;

@@ -1,5 +1,7 @@
 //! Basil told in scripts: what the paper and `docs` say, tried on real replicas and coordinators. See `harness`.
 
+use crate::harness;
+
 /// §5 against chance: messages come late, twice or never, replicas crash, one of them lies when it leads.
 #[test]
 fn elections_end_alike_for_all_whatever_happens() {

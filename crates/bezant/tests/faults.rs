@@ -11,8 +11,7 @@ use types::limits::FRAME_BYTES_MAX;
 use types::{ClusterId, Session};
 
 use crate::place::{Place, Running, Said, eventually};
-use crate::raw;
-use crate::raw::{Raw, Shows};
+use crate::raw::{self, Raw, Shows};
 
 const SHARD_0: [&str; 6] = ["s0-r0", "s0-r1", "s0-r2", "s0-r3", "s0-r4", "s0-r5"];
 const SHARD_1: [&str; 6] = ["s1-r0", "s1-r1", "s1-r2", "s1-r3", "s1-r4", "s1-r5"];

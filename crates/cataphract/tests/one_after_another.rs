@@ -7,8 +7,7 @@ use cataphract::{BatchSize, BatchedCommit, ConflictRule, Operation, Order, PoolO
 use proptest::prelude::*;
 use types::{Key, Timestamp, TransactionId, Value};
 
-use crate::harness;
-use crate::harness::{Luck, World, delete, get, put};
+use crate::harness::{self, Luck, World, delete, get, put};
 
 /// So few keys that everything meets.
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
