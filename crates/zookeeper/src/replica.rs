@@ -133,9 +133,9 @@ impl Replica {
     /// When the disk, or what is on it, cannot be used.
     pub fn open(options: ReplicaOptions, now: Time) -> Result<Self, StartError> {
         let ReplicaOptions { cluster, me, data, owner } = options;
-        let was_used = !Disk::is_unused(&data, &owner)?;
         let mut folder = Disk::open(&data, &owner, DiskOptions::default())?;
-        note_lost_log(&data, was_used)?;
+        // Not before it is open: that says best what is wrong with a folder, and what to do.
+        note_lost_log(&data, !Disk::is_unused(&data, &owner)?)?;
         let voters = u16::try_from(cluster.replicas_per_shard()).expect("SHARD_REPLICAS_MAX fits in u16");
         let id = u8::try_from(me.index).expect("SHARD_REPLICAS_MAX fits in u8");
         let part = Part { me: me.index, voters, id, timeout_ms: TIMEOUT_MS };
