@@ -1,6 +1,6 @@
 //! Buzzer on a cluster of Augustus with two shards: users up to `m` are on the first. Then the same with a browser, where there is one.
 
-use crate::place;
+mod place;
 
 #[test]
 fn the_network_keeps_its_promises_on_augustus() {

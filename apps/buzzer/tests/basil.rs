@@ -1,6 +1,6 @@
 //! Buzzer on a cluster of Basil.
 
-use crate::place;
+mod place;
 
 #[test]
 fn the_network_keeps_its_promises_on_basil() {

@@ -1,7 +1,7 @@
 //! `bezant-lab sim`: runs the simulator over seeds, and prints what it found.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -122,7 +122,7 @@ fn run_all<S: System<Counts: Send> + Sync>(args: &SimArgs, scenarios: Vec<Scenar
 fn for_each_seed<S: System<Counts: Send> + Sync>(args: &SimArgs, scenario: &Scenario<S>, mut take: impl FnMut(Report<S::Counts>)) {
     let tracing = if args.trace { Tracing::On } else { Tracing::Off };
     let seeds = Mutex::new(args.seeds.first..=args.seeds.last);
-    let run_some = |done: Sender<(u64, Report<S::Counts>)>| {
+    let run_some = |done: SyncSender<(u64, Report<S::Counts>)>| {
         let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
         while let Some(seed) = next() {
             if done.send((seed, simulator::run(scenario, seed, tracing))).is_err() {
@@ -131,9 +131,10 @@ fn for_each_seed<S: System<Counts: Send> + Sync>(args: &SimArgs, scenario: &Scen
         }
     };
     let cores = || thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.map_or_else(cores, usize::from);
     thread::scope(|scope| {
-        let (done, reports) = channel();
-        for _ in 0..args.jobs.map_or_else(cores, usize::from) {
+        let (done, reports) = sync_channel(jobs);
+        for _ in 0..jobs {
             let (run_some, done) = (&run_some, done.clone());
             let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, move || run_some(done));
             thread.expect("the system gives a thread");

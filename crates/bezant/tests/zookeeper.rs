@@ -130,6 +130,9 @@ fn an_audit_of_folders_says_which_of_them_is_wrong() {
     for file in fs::read_dir(place.path("two/sentinel-snapshots")).expect("it is there") {
         let path = file.expect("it can be read").path();
         let mut bytes = fs::read(&path).expect("it can be read");
+        if bytes.is_empty() {
+            continue; // It only says that a log was begun.
+        }
         bytes[60] ^= 1;
         fs::write(&path, bytes).expect("it can be written");
     }
