@@ -93,7 +93,7 @@ impl Ensemble {
     fn start(&mut self, at: usize) {
         let log = std::fs::File::options().create(true).append(true).open(self.folder.path().join(format!("log-{at}"))).expect("a file");
         let child = Command::new(std::env::current_exe().expect("this file"))
-            .args(["--exact", "serves_as_a_process", "--nocapture"])
+            .args(["--exact", "ensemble::serves_as_a_process", "--nocapture"])
             .env(FILE, self.folder.path().join(format!("zoo-{at}.cfg")))
             .stdout(Stdio::null())
             .stderr(log)
