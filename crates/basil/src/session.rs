@@ -6,7 +6,7 @@
 //!
 //! *One commit may be several transactions on the wire*, each with an id and a timestamp of its own, of which one at most commits:
 //!
-//! - the session may prepare it at a later timestamp than it began at (`later_place`, by [`crate::key_times`]): nothing is prepared at the first;
+//! - the session may prepare it at a later timestamp than it began at (`later_place`, by `key_times`): nothing is prepared at the first;
 //! - the session tries it again, at a later timestamp, when it was voted down (`refresh`, by [`crate::refresh`]); its application hears of the
 //!   last attempt alone;
 //! - after a conflict `transact` (`client/src/client.rs`, above this) runs the application's closure once more, with new reads;
