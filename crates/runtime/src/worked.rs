@@ -18,8 +18,8 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Worked {
     begun: Instant,
-    /// What the thread's clock showed a moment before.
-    shown: Duration,
+    /// What the thread's clock showed a moment before; nothing where the system has no such clock.
+    shown: Option<Duration>,
 }
 
 impl Worked {
@@ -27,7 +27,7 @@ impl Worked {
     pub fn begin() -> Self {
         let begun = Instant::now();
         let shown = match READING.get() {
-            Some((read, shown)) if begun.saturating_duration_since(read) < SHORT => shown,
+            Some((read, shown)) if begun.saturating_duration_since(read) < SHORT => Some(shown),
             _ => read(begun),
         };
         Self { begun, shown }
@@ -36,36 +36,29 @@ impl Worked {
     /// For how long it was worked, on this thread, since it began.
     pub fn elapsed(&self) -> Duration {
         let elapsed = self.begun.elapsed();
-        if elapsed < SHORT {
-            return elapsed;
+        match self.shown {
+            Some(shown) if elapsed >= SHORT => read(self.begun + elapsed).map_or(elapsed, |shows| elapsed.min(shows.saturating_sub(shown))),
+            _ => elapsed,
         }
-        elapsed.min(read(self.begun + elapsed).saturating_sub(self.shown))
     }
 }
 
-/// Reads the thread's clock.
-fn read(now: Instant) -> Duration {
-    let shown = thread_time(now);
+/// Reads the thread's clock: for how long this thread has had a core.
+fn read(now: Instant) -> Option<Duration> {
+    let shown = thread_time()?;
     READING.set(Some((now, shown)));
-    shown
+    Some(shown)
 }
 
-/// For how long this thread has had a core.
 #[cfg(target_os = "linux")]
-fn thread_time(_now: Instant) -> Duration {
+fn thread_time() -> Option<Duration> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
 
-/// Elsewhere it is not known: time as it seems, which never is the less.
 #[cfg(not(target_os = "linux"))]
-fn thread_time(now: Instant) -> Duration {
-    thread_local! {
-        static FIRST: Cell<Option<Instant>> = const { Cell::new(None) };
-    }
-    let first = FIRST.get().unwrap_or(now);
-    FIRST.set(Some(first));
-    now.saturating_duration_since(first)
+fn thread_time() -> Option<Duration> {
+    None
 }
 
 #[cfg(test)]
