@@ -58,7 +58,7 @@ fn tests(workspace: &Workspace) -> Result<()> {
     show(Command::new("bash").current_dir(&workspace.root).args(["-c", command]))
 }
 
-/// How many seeds of each of the simulator's scenarios are run: as many as fit in two to three minutes.
+/// How many seeds of each of the simulator's scenarios are run: as many as fit in five minutes.
 const SIMULATOR_SEEDS: &str = "1..8";
 
 /// Every scenario of the simulator.

@@ -63,8 +63,8 @@ impl Janitor {
 
     /// A replica has answered what this one asked.
     pub fn on_reply<U, E>(&mut self, now: Time, from: ReplicaId, message: Message, outbox: &mut Outbox<Message, U, E>) {
-        let Message::Reply { number, answer, seal } = message else { return };
-        let Some(answered) = self.orders.answer(from, number, answer, seal) else { return };
+        let Message::Reply { number, answer, signed } = message else { return };
+        let Some(answered) = self.orders.answer(from, number, answer, signed) else { return };
         let mut out = Vec::new();
         self.coordinator.on_checked(answered, &mut out);
         self.take(now, out, outbox);

@@ -15,7 +15,7 @@ use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId};
 
 use crate::coordinator::{Answered, Order};
 use crate::limits::REPLIES_MAX;
-use crate::multicast::message::{Message, Seal};
+use crate::multicast::message::{Message, ReplySignature};
 use crate::multicast::request::{Request, RequestKey};
 use crate::request::Answer;
 
@@ -88,14 +88,14 @@ impl Orders {
 
     /// What a replica has said, if that can be the answer to an order that is under way. The signature has been checked, but not what it
     /// is of.
-    pub fn answer(&self, replica: ReplicaId, number: u64, answer: Bytes, seal: Option<Seal>) -> Option<Answered> {
+    pub fn answer(&self, replica: ReplicaId, number: u64, answer: Bytes, signed: Option<ReplySignature>) -> Option<Answered> {
         let number = *self.shards.get(usize::from(replica.shard.0))?.orders.get(&number)?;
         let answer = Answer::from_bytes(answer, self.cluster.id()).ok()?;
-        let signature = match seal {
+        let signature = match signed {
             None => None,
-            Some(Seal { signer, leaf, signature }) => {
+            Some(ReplySignature { signer, leaf, signature }) => {
                 let is_its = signer == replica && answer.statement()?.leaf(self.cluster.id(), replica) == leaf;
-                Some((is_its || broken(Mutant::SealOfOther)).then_some(signature)?)
+                Some((is_its || broken(Mutant::SignatureOfOther)).then_some(signature)?)
             }
         };
         Some(Answered { replica, number, answer, signature })
@@ -168,16 +168,16 @@ mod tests {
         let [voter, other] = [0, 1].map(|index| ReplicaId { shard: ShardId(1), index });
         let answer = |verdict| Answer::Voted(TransactionId([1; 32]), verdict);
         let (commit, abort) = (answer(Verdict::Commit(None)), answer(Verdict::Abort(AbortReason::VotedDown)));
-        let seal = |signer: ReplicaId, answer: &Answer| {
+        let signed = |signer: ReplicaId, answer: &Answer| {
             let leaf = answer.statement().expect("a vote").leaf(CLUSTER, signer);
             let secret = SecretKey::from_bytes([5 + u8::try_from(signer.index).expect("few"); 32]);
             let signature = BatchSigner::new(secret, CLUSTER, signer, Signatures::Ed25519).sign(&[leaf]).remove(0);
-            Some(Seal { signer, leaf, signature })
+            Some(ReplySignature { signer, leaf, signature })
         };
-        let take = |answer: &Answer, seal| orders.answer(voter, 1, answer.to_bytes().into(), seal);
-        assert!(take(&commit, seal(voter, &abort)).is_none(), "it has signed something else");
-        assert!(take(&commit, seal(other, &commit)).is_none(), "somebody else has signed it");
-        let answered = take(&commit, seal(voter, &commit)).expect("its own");
+        let take = |answer: &Answer, signed| orders.answer(voter, 1, answer.to_bytes().into(), signed);
+        assert!(take(&commit, signed(voter, &abort)).is_none(), "it has signed something else");
+        assert!(take(&commit, signed(other, &commit)).is_none(), "somebody else has signed it");
+        let answered = take(&commit, signed(voter, &commit)).expect("its own");
         assert_eq!((answered.number, answered.replica, answered.signature.is_some()), (7, voter, true));
     }
 

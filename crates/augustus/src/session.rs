@@ -510,8 +510,8 @@ impl Machine for Session {
                 }
             }
             Input::Message { from: Party::Replica(replica), message } => {
-                let (number, answer, seal) = match message.into_inner() {
-                    Message::Reply { number, answer, seal } => (number, answer, seal),
+                let (number, answer, signed) = match message.into_inner() {
+                    Message::Reply { number, answer, signed } => (number, answer, signed),
                     Message::QueryReply { number, answer } => {
                         self.on_answer(replica, number, answer, outbox);
                         self.begin_waiting(now, outbox);
@@ -519,7 +519,7 @@ impl Machine for Session {
                     }
                     _ => return,
                 };
-                let Some(answered) = self.orders.answer(replica, number, answer, seal) else { return };
+                let Some(answered) = self.orders.answer(replica, number, answer, signed) else { return };
                 let mut out = Vec::new();
                 self.coordinator.on_checked(answered, &mut out);
                 self.take(now, out, outbox);

@@ -51,7 +51,7 @@ struct World {
     /// Whether a message is lost.
     loses: Loses,
     /// How many answers of replicas were signed.
-    sealed: usize,
+    signed: usize,
     /// How many requests were sent to be ordered.
     requests: usize,
 }
@@ -85,7 +85,7 @@ impl World {
             answers: BTreeMap::new(),
             last_operation: 0,
             loses: Box::new(|_, _, _| false),
-            sealed: 0,
+            signed: 0,
             requests: 0,
             cluster,
         };
@@ -119,8 +119,8 @@ impl World {
 
     fn take(&mut self, from: Party, sends: Vec<(Party, Message)>) {
         for (to, message) in sends {
-            if matches!(message, Message::Reply { seal: Some(_), .. }) {
-                self.sealed += 1;
+            if matches!(message, Message::Reply { signed: Some(_), .. }) {
+                self.signed += 1;
             }
             self.requests += usize::from(matches!(message, Message::Request(_)));
             if !(self.loses)(from, to, &message) {
@@ -269,9 +269,9 @@ fn what_is_within_one_shard_or_only_reads_needs_no_signature() {
     let mut world = World::by_ranges();
     assert!(world.submit(ALICE, vec![put("a", "1"), put("b", "2")]).is_ok());
     assert!(world.submit(ALICE, vec![get("a"), get("z")]).is_ok());
-    assert_eq!(world.sealed, 0);
+    assert_eq!(world.signed, 0);
     assert!(world.submit(ALICE, vec![put("a", "1"), put("z", "2")]).is_ok());
-    assert!(world.sealed >= 2 * 2, "f+1 replicas of each shard sign");
+    assert!(world.signed >= 2 * 2, "f+1 replicas of each shard sign");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What clients and replicas say to one another. Each variant tells who says it to whom, when, and what it proves.
 //!
-//! The variants stand by conversation: reading, deciding, recovery, resolution of orphans, catching up, and answers. What messages of a
-//! conversation hold is in the file of that name.
+//! The variants stand by conversation: reading, clocks, deciding, recovery, orphans, catching up, rebuilding, answers. The parts that they
+//! hold are in `message/`. It is one enum, since a message has one encoding and one `claims`, which must cover every variant: no message can
+//! be added without saying what of it is to be verified.
 
 mod catching_up;
 mod deciding;

@@ -38,8 +38,8 @@ impl Desk {
         Transaction::new(self.members.cluster.id(), timestamp, reads.collect(), writes.collect()).expect("small enough")
     }
 
-    /// A vote's seal, from a batch of three statements of which it is the second.
-    fn vote_seal(&self, replica: ReplicaId, id: TransactionId, vote: Vote) -> BatchSignature {
+    /// A vote's signature, from a batch of three statements of which it is the second.
+    fn vote_signature(&self, replica: ReplicaId, id: TransactionId, vote: Vote) -> BatchSignature {
         let leaf_of = |id| leaf(self.members.cluster.id(), replica, &VoteStatement { id, vote });
         let leaves = [leaf_of(TransactionId([1; 32])), leaf_of(id), leaf_of(TransactionId([2; 32]))];
         self.members.batch_signers[&replica].sign(&leaves).remove(1)
@@ -47,7 +47,7 @@ impl Desk {
 
     fn votes(&self, shard: u16, id: TransactionId, vote: Vote, indices: std::ops::Range<u16>) -> VoteSet {
         let shard = ShardId(shard);
-        let voters = indices.map(|index| (index, self.vote_seal(ReplicaId { shard, index }, id, vote))).collect();
+        let voters = indices.map(|index| (index, self.vote_signature(ReplicaId { shard, index }, id, vote))).collect();
         VoteSet { shard, vote, voters }
     }
 
@@ -141,7 +141,7 @@ impl Desk {
         let other = self.transaction(80, &[], &["a"]);
         let id = transaction.id();
         let replica = ReplicaId { shard: ShardId(1), index: 3 };
-        let vote = |vote| SignedVote { replica, statement: VoteStatement { id, vote }, signature: self.vote_seal(replica, id, vote) };
+        let vote = |vote| SignedVote { replica, statement: VoteStatement { id, vote }, signature: self.vote_signature(replica, id, vote) };
         let statement = LoggedStatement { id, decision: Decision::Abort, view_decision: 0, view_current: 2 };
         let signature = self.members.batch_signers[&replica].sign(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
         let committed = Conflict::Committed { transaction: other.clone(), certificate: Arc::new(self.fast_commit(&other)) };
@@ -548,7 +548,7 @@ fn evidence_of_an_author_is_votes_to_commit_this_transaction() {
     let transaction = desk.transaction(100, &[], &["a"]);
     let believed = |id, vote| {
         let replica = ReplicaId { shard: ShardId(0), index: 0 };
-        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, signature: desk.vote_seal(replica, id, vote) };
+        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, signature: desk.vote_signature(replica, id, vote) };
         desk.verifier.verify(Message::Recover { transaction: transaction.clone(), evidence: vec![vote] }).is_ok()
     };
     assert!(believed(transaction.id(), Vote::Commit));
@@ -566,7 +566,7 @@ fn what_is_said_twice_is_refused_before_its_signatures_are_checked() {
     let vote = || SignedVote {
         replica,
         statement: VoteStatement { id, vote: Vote::Commit },
-        signature: desk.vote_seal(replica, id, Vote::Commit),
+        signature: desk.vote_signature(replica, id, Vote::Commit),
     };
     let proofs = (0..SHARDS_MAX).map(|_| ShardProof::Votes(desk.votes(0, id, Vote::Commit, 0..6))).collect();
     let certificate = Arc::new(Certificate { id, decision: Decision::Commit, proof: Proof::Fast(proofs) });
@@ -632,7 +632,7 @@ fn a_vote_is_its_signers_alone() {
     let desk = Desk::new();
     let id = desk.transaction(100, &[], &["a"]).id();
     let replica = ReplicaId { shard: ShardId(0), index: 0 };
-    let signature = desk.vote_seal(replica, id, Vote::Commit);
+    let signature = desk.vote_signature(replica, id, Vote::Commit);
     let believed = |replica, vote| {
         let vote = SignedVote { replica, statement: VoteStatement { id, vote }, signature: signature.clone() };
         desk.verifier.verify(Message::Voted { vote, conflict: None }).is_ok()

@@ -13,7 +13,7 @@ use crate::harness::members::{Members, members};
 
 const ONE_FAULT: Quorums = Quorums::new(1);
 
-/// Some seal: the tally does not look into it.
+/// Some signature: the tally does not look into it.
 fn signature(members: &Members) -> BatchSignature {
     let replica = ReplicaId { shard: ShardId(0), index: 0 };
     let statement = VoteStatement { id: TransactionId([1; 32]), vote: Vote::Commit };

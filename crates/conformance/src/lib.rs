@@ -1,11 +1,11 @@
 //! What each engine brings to the simulator and to the capacity model: its machines, attacks on them, checkers and scenarios.
 //!
 //! The kernel (`simulator`) knows no engine. Here each engine is one module with one implementation of
-//! [`System`](simulator::System), and one of [`capacity::Engine`], which lets its clusters be predicted:
+//! [`System`](simulator::System). Basil's also implements [`capacity::Engine`]: no other engine's clusters can be predicted yet.
 //!
 //! | module | machines | attacks | checkers |
 //! |---|---|---|---|
-//! | [`augustus`] | `augustus::multicast::Node` above a history | lying replicas, lying clients | six, of the order |
+//! | [`augustus`] | `augustus::multicast::Node` above a history | lying replicas, lying clients | seven, of the order |
 //! | [`augustus::whole`] | the same above `augustus::Shard`, `augustus::Session` | the same | up to strict serializability |
 //! | [`sentinel`] | `sentinel::order::Node` above a history | none: its servers do not lie | five, of the order |
 //! | [`sentinel::ensemble`] | `sentinel::ensemble::Member` | damage in servers' memory | twelve, against the tree's past |

@@ -81,7 +81,7 @@ pub trait Machine: Sized {
     /// Takes one input; writes to its store, and says things into `outbox`.
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>);
 
-    /// A turn has taken all its inputs: says what is better said once for all of them. Most have nothing to add.
+    /// A turn has taken all its inputs: writes and says what is better done once for all of them. Most have nothing to add.
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         let _ = (now, outbox);
     }

@@ -5,6 +5,7 @@
 //!   Turns::begin ──► Turn ──► Stepped ──► Written ──► Said
 //!   a tick, if due   step,     persist     sign        send
 //!                    step, …   (one write) (one root)
+//!                    end_turn
 //! ```
 //!
 //! A driver (the node loop in `runtime`, the simulator, the capacity model, a test) gives a turn its inputs and carries away
@@ -243,18 +244,28 @@ impl<'a, M: Machine> Turn<'a, M> {
 
     /// Takes no more inputs.
     pub fn stepped(self, now: Time) -> Stepped<'a, M> {
+        let mut stepped = self.ended(now);
+        let turns = &stepped.turns;
+        let is_overdue = turns.unsynced_since.is_some_and(|since| since.after_ms(SYNC_WAIT_MS) <= now);
+        let speaks = !turns.outbox.is_empty() && !broken(Mutant::SaidBeforeDurable);
+        stepped.writes = speaks || is_overdue;
+        stepped
+    }
+
+    /// Takes no more inputs, and no turn will follow: nothing can wait for one.
+    pub fn stepped_last(self, now: Time) -> Stepped<'a, M> {
+        let mut stepped = self.ended(now);
+        stepped.writes = true;
+        stepped
+    }
+
+    /// Lets the machine say what it says once for all inputs, if there were any.
+    fn ended(self, now: Time) -> Stepped<'a, M> {
         let Self { turns, inputs } = self;
         if inputs > 0 {
             turns.machine.end_turn(now, &mut turns.outbox);
         }
-        let is_overdue = turns.unsynced_since.is_some_and(|since| since.after_ms(SYNC_WAIT_MS) <= now);
-        let speaks = !turns.outbox.is_empty() && !broken(Mutant::SaidBeforeDurable);
-        Stepped { turns, inputs, writes: speaks || is_overdue }
-    }
-
-    /// Takes no more inputs, and no turn will follow: nothing can wait for one.
-    pub fn stepped_last(self) -> Stepped<'a, M> {
-        Stepped { turns: self.turns, inputs: self.inputs, writes: true }
+        Stepped { turns, inputs, writes: false }
     }
 }
 

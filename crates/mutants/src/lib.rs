@@ -292,7 +292,7 @@ mutants! {
     UpdateReleased: "Augustus §3.5.2", "who has written a transaction that changes something ends it without a certificate";
     ReleasedByAnyone: "Augustus §3.5.2", "anybody releases the locks of a transaction that only reads";
     SettledUnordered: "Augustus, asked again", "a session is called settled as far as anybody asks who asks again";
-    SealOfOther: "Augustus, the coordinator", "a replica's signature counts for an answer that it is not of";
+    SignatureOfOther: "Augustus, the coordinator", "a replica's signature counts for an answer that it is not of";
     JanitorIdle: "Augustus, what clients leave", "what no client can finish stays pending";
     QueryQuorum: "Augustus, reads in one step", "f+1 equal answers from states as they are count";
     QueryUnprepared: "Augustus, reads in one step", "a replica answers from its state though it has prepared what is not delivered";

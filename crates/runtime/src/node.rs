@@ -421,7 +421,8 @@ where
     fn turn(&mut self) -> Result<(), NodeError> {
         let mut turn = self.turns.begin(self.clock.now());
         self.inbox.fill(&mut turn, &mut self.clock);
-        let stepped = if self.inbox.is_done() { turn.stepped_last() } else { turn.stepped(self.clock.now()) };
+        let now = self.clock.now();
+        let stepped = if self.inbox.is_done() { turn.stepped_last(now) } else { turn.stepped(now) };
         let started = stepped.writes().then(Instant::now);
         let written = match stepped.persist() {
             Ok(written) => written,

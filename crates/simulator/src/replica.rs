@@ -256,7 +256,7 @@ impl<S: System> ReplicaActor<S> {
             }
         }
         let is_last = self.leaving.is_some() && self.inbox.is_empty();
-        let stepped = if is_last { turn.stepped_last() } else { turn.stepped(local) };
+        let stepped = if is_last { turn.stepped_last(local) } else { turn.stepped(local) };
         let (writes, is_pending) = (stepped.writes(), S::is_pending(stepped.machine()));
         self.silent_turns = if writes { 0 } else { self.silent_turns + u64::from(is_pending) };
         // A process dies where it hurts: when there is something to lose.

@@ -259,7 +259,8 @@ impl MemberDriver {
     pub(crate) fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
         runtime.block_on(self.turns(inbox, stopping))?;
-        drop(self.turns.begin(time_since(self.started)).stepped_last().persist()?);
+        let now = time_since(self.started);
+        drop(self.turns.begin(now).stepped_last(now).persist()?);
         Ok(self.turns.into_machine().durable.close()?)
     }
 

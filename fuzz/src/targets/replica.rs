@@ -165,7 +165,8 @@ impl Life {
             _ => {
                 self.medium.fail_next_sync();
                 let kept = usize::from(choices.byte()) * 4;
-                if self.heard().stepped_last().persist().is_err() {
+                let now = Time(self.now);
+                if self.heard().stepped_last(now).persist().is_err() {
                     self.restart(Crash { journal_bytes_kept: kept, checkpoint_rows_kept: usize::from(choices.byte() % 4) }, 0);
                 } else {
                     self.restart(Crash::default(), 0);

@@ -140,7 +140,7 @@ pub enum Message {
         /// The answer.
         answer: Bytes,
         /// What the replica signs for it, where its client will have to show that to others.
-        seal: Option<Seal>,
+        signed: Option<ReplySignature>,
     },
     /// From a client to every replica: what does your state say to this? It is not ordered.
     Query {
@@ -160,7 +160,7 @@ pub enum Message {
 
 /// The signature of a statement that somebody else than the multicast knows: who reads it works out its leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seal {
+pub struct ReplySignature {
     /// Who signs.
     pub signer: ReplicaId,
     /// What stands for the statement and its signer ([`crypto::leaf`]).
@@ -368,7 +368,7 @@ impl Signable for Unsigned {
             Self::Checkpoint(vote) => Message::Checkpoint(vote, signature),
             Self::ViewChange(vote) => Message::ViewChange(vote, signature),
             Self::NewView(view) => Message::NewView(view, signature),
-            Self::Reply { signer, number, answer, leaf } => Message::Reply { number, answer, seal: Some(Seal { signer, leaf, signature }) },
+            Self::Reply { signer, number, answer, leaf } => Message::Reply { number, answer, signed: Some(ReplySignature { signer, leaf, signature }) },
         }
     }
 }
@@ -395,7 +395,7 @@ impl SignatureClaims for Message {
                 }
                 out.push(SignatureClaim { signer: view.signer, leaf: crypto::leaf(cluster.id(), view.signer, view), signature });
             }
-            Self::Reply { seal: Some(Seal { signer, leaf, signature }), .. } => {
+            Self::Reply { signed: Some(ReplySignature { signer, leaf, signature }), .. } => {
                 out.push(SignatureClaim { signer: *signer, leaf: *leaf, signature });
             }
             _ => {}
@@ -491,13 +491,13 @@ impl Compress for Message {
                 index.encode(out);
                 encode_bytes(bytes, out);
             }
-            Self::Reply { number, answer, seal } => {
+            Self::Reply { number, answer, signed } => {
                 out.push(19);
                 number.encode(out);
                 encode_bytes(answer, out);
-                seal.is_some().encode(out);
+                signed.is_some().encode(out);
                 // The answers of a turn share one signature.
-                if let Some(Seal { signer, leaf, signature }) = seal {
+                if let Some(ReplySignature { signer, leaf, signature }) = signed {
                     signer.encode(out);
                     leaf.encode(out);
                     compression.compress_signature(signature, out);
@@ -569,14 +569,14 @@ impl Compress for Message {
             }
             19 => {
                 let (number, answer) = (u64::decode(reader)?, decode_bytes(reader, "an answer", ANSWER_BYTES_MAX)?);
-                let seal = match bool::decode(reader)? {
+                let signed = match bool::decode(reader)? {
                     true => {
                         let (signer, leaf) = (ReplicaId::decode(reader)?, reader.array()?);
-                        Some(Seal { signer, leaf, signature: compression.decompress_signature(reader)? })
+                        Some(ReplySignature { signer, leaf, signature: compression.decompress_signature(reader)? })
                     }
                     false => None,
                 };
-                Self::Reply { number, answer, seal }
+                Self::Reply { number, answer, signed }
             }
             20 => Self::Decided { sequence: u64::decode(reader)?, digest: reader.array()? },
             21 => Self::FetchReached(u64::decode(reader)?),

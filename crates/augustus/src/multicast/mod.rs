@@ -43,7 +43,7 @@ mod views;
 pub mod windows;
 
 pub use application::{Answer, Application, Said, WrongPart, page_digest};
-pub use message::{Message, Seal, Unsigned};
+pub use message::{Message, ReplySignature, Unsigned};
 pub use node::{Node, NodeError};
 pub use replica::{JournalOp, OpenError, Options, Replica};
 pub use request::{Request, RequestId, RequestKey};

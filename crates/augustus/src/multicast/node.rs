@@ -124,7 +124,7 @@ impl<A: Application<Answer = Said>, B: StorageBackend> Node<A, B> {
             outbox.bytes = outbox.bytes.saturating_add(answer.len());
             match leaf {
                 Some(leaf) => outbox.sign(to, Unsigned::Reply { signer: self.replica.id(), number, answer, leaf }),
-                None => outbox.send(to, Message::Reply { number, answer, seal: None }),
+                None => outbox.send(to, Message::Reply { number, answer, signed: None }),
             }
         }
         if let Err(failure) = self.write() {

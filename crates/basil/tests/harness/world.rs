@@ -1,7 +1,7 @@
 //! Replicas, clients, a clock that stands still, and a pool of messages that move only when told.
 //!
 //! It is a small shell around the real machines: each message is encoded, decoded and verified on its way; a replica's
-//! turn ends with one durable write and one sealed root, and only then does anything leave.
+//! turn ends with one durable write and one signed root, and only then does anything leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -41,7 +41,7 @@ named! {
         TellCommits,
         /// Says again what it said long ago, to whomever.
         Replay,
-        /// Shows its own seals as other replicas'.
+        /// Shows its own signatures as other replicas'.
         Impersonate,
         /// Sends bytes with a bit flipped.
         Garble,

@@ -38,6 +38,8 @@ struct Notebook {
     lines: u64,
     disk: Rc<Disk>,
     ticks_at: Option<Time>,
+    /// Whether it writes and tells one more line at the end of a turn.
+    sums_up: bool,
 }
 
 /// Says a number of lines; a signed one with the number of its signature.
@@ -63,6 +65,13 @@ impl Machine for Notebook {
                 self.ticks_at = None;
                 outbox.emit(self.lines);
             }
+        }
+    }
+
+    fn end_turn(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+        if self.sums_up {
+            self.lines += 1;
+            outbox.emit(self.lines);
         }
     }
 
@@ -118,7 +127,7 @@ impl Signer<u64, Word> for Numbers {
 
 fn notebook(bounds: Bounds) -> (Turns<Notebook>, Rc<Disk>) {
     let disk = Rc::new(Disk::default());
-    (Turns::new(Notebook { lines: 0, disk: disk.clone(), ticks_at: None }, ME, bounds), disk)
+    (Turns::new(Notebook { lines: 0, disk: disk.clone(), ticks_at: None, sums_up: false }, ME, bounds), disk)
 }
 
 fn ms(ms: u64) -> Time {
@@ -244,10 +253,23 @@ fn the_last_turn_leaves_nothing_unwritten() {
     let (mut turns, disk) = notebook(Bounds::default());
     let mut last = turns.begin(ms(0));
     last.step(ms(0), Input::Command(Ask::Nothing));
-    let stepped = last.stepped_last();
+    let stepped = last.stepped_last(ms(0));
     assert!(stepped.writes());
     drop(stepped.persist().expect("the disk is well"));
     assert_eq!(disk.lines.get(), 1);
+}
+
+#[test]
+fn the_last_turn_ends_like_any_other() {
+    let (mut turns, disk) = notebook(Bounds::default());
+    turns.machine.sums_up = true;
+    drop(turns.begin(ms(0)).stepped_last(ms(0)).persist().expect("the disk is well"));
+    assert_eq!(disk.lines.get(), 0, "nothing was asked, so there is nothing to sum up");
+    let mut last = turns.begin(ms(0));
+    last.step(ms(0), Input::Command(Ask::Tell));
+    let said = last.stepped_last(ms(0)).persist().expect("the disk is well").sign(&mut Numbers::default());
+    assert_eq!(said.events, [1, 2]);
+    assert_eq!(disk.lines.get(), 2, "what it sums up is durable before it is heard");
 }
 
 #[test]

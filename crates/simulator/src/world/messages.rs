@@ -192,7 +192,7 @@ impl<S: System> World<S> {
     fn ask_again(&mut self, at: usize) {
         let auditor = self.clients[self.auditor()].party();
         for message in self.checker.questions(self.replicas[at].id) {
-            let asked = self.verifiers[at].verify(message).expect("a message without a seal claims nothing");
+            let asked = self.verifiers[at].verify(message).expect("a message without a signature claims nothing");
             self.replicas[at].inbox.push_back((auditor, asked));
         }
         if !self.replicas[at].inbox.is_empty() {

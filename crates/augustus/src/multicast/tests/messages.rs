@@ -49,7 +49,7 @@ fn all() -> Vec<Message> {
         Message::Page { sequence: 7, index: 1, bytes: Bytes::from_static(b"page") },
         Message::FetchReached(9),
         Message::Reached { question: 9, view: 1, delivered: 4 },
-        Message::Reply { number: 1, answer: Bytes::from_static(b"answer"), seal: None },
+        Message::Reply { number: 1, answer: Bytes::from_static(b"answer"), signed: None },
         world.signed(2, Unsigned::Reply { signer: replica(2), number: 1, answer: Bytes::from_static(b"answer"), leaf: [4; 32] }),
     ]
 }

@@ -1,5 +1,5 @@
 //! What was really signed. Whatever anybody shows under a replica's signature, and passes the check of signatures, that replica
-//! has signed. So no checker needs to know how seals are made: it is enough that nobody can make another's.
+//! has signed. So no checker needs to know how signatures are made: it is enough that nobody can make another's.
 
 use std::collections::BTreeSet;
 
@@ -45,12 +45,12 @@ impl From<DecideStatement> for Statement {
     }
 }
 
-/// All that was ever sealed, by whomever.
+/// All that was ever signed, by whomever.
 #[derive(Debug, Default)]
 pub(crate) struct Signed(BTreeSet<(ReplicaId, Statement)>);
 
 impl Signed {
-    /// A replica seals something: it may be shown from now on.
+    /// A replica signs something: it may be shown from now on.
     pub fn note(&mut self, by: ReplicaId, unsigned: &Unsigned) {
         self.0.insert(match unsigned {
             Unsigned::Vote { statement, .. } => (by, (*statement).into()),

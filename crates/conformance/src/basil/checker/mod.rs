@@ -1,4 +1,4 @@
-//! Those who watch. They see every message, every sealed statement of an honest replica, and what honest clients were told;
+//! Those who watch. They see every message, every signed statement of an honest replica, and what honest clients were told;
 //! no machine knows of them.
 //!
 //! | checker | what it holds everyone to |
@@ -220,9 +220,9 @@ impl Checker {
 
     // What honest replicas say.
 
-    /// An honest replica seals a statement: it must not contradict any it sealed before, in this life or an earlier one.
-    fn sealed(&mut self, by: ReplicaId, unsigned: &Unsigned) {
-        for what in self.views.sealed(self.cluster.faults(), by, unsigned) {
+    /// An honest replica signs a statement: it must not contradict any it signed before, in this life or an earlier one.
+    fn signed(&mut self, by: ReplicaId, unsigned: &Unsigned) {
+        for what in self.views.signed(self.cluster.faults(), by, unsigned) {
             self.violation("views", what);
         }
         if let Unsigned::Vote { statement, .. } = unsigned {
@@ -609,7 +609,7 @@ impl simulator::Checker<Basil> for Checker {
     fn signs(&mut self, by: ReplicaId, unsigned: &Unsigned, is_honest: bool) {
         self.signed.note(by, unsigned);
         if is_honest {
-            self.sealed(by, unsigned);
+            self.signed(by, unsigned);
         }
     }
 

@@ -1,4 +1,4 @@
-//! How honest replicas go from view to view (§5), from what they seal: the steps on which the argument in `basil::recovery`
+//! How honest replicas go from view to view (§5), from what they sign: the steps on which the argument in `basil::recovery`
 //! rests, each of which a single step can break long before anybody comes to harm by it.
 
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ struct Shown {
 pub(crate) struct Views(BTreeMap<TransactionId, BTreeMap<ReplicaId, Shown>>);
 
 impl Views {
-    /// An honest replica seals something. Gives a sentence for each step that it may not have made.
-    pub fn sealed(&mut self, faults: usize, by: ReplicaId, unsigned: &Unsigned) -> Vec<String> {
+    /// An honest replica signs something. Gives a sentence for each step that it may not have made.
+    pub fn signed(&mut self, faults: usize, by: ReplicaId, unsigned: &Unsigned) -> Vec<String> {
         let mut found = Vec::new();
         match unsigned {
             Unsigned::Vote { .. } => {}
@@ -129,11 +129,11 @@ mod tests {
 
     fn logged(views: &mut Views, index: u16, decision: Decision, view_decision: u32, view_current: u32) -> Vec<String> {
         let statement = LoggedStatement { id: ID, decision, view_decision, view_current };
-        views.sealed(1, replica(index), &Unsigned::Logged { replica: replica(index), statement })
+        views.signed(1, replica(index), &Unsigned::Logged { replica: replica(index), statement })
     }
 
     fn elect(views: &mut Views, index: u16, decision: Decision, view: u32) -> Vec<String> {
-        views.sealed(1, replica(index), &Unsigned::Elect { replica: replica(index), statement: ElectStatement { id: ID, decision, view } })
+        views.signed(1, replica(index), &Unsigned::Elect { replica: replica(index), statement: ElectStatement { id: ID, decision, view } })
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         }
         let statement = DecideStatement { id: ID, decision: Decision::Commit, view: 1 };
         let unsigned = Unsigned::Decide { leader: replica(0), statement, electors: Vec::new() };
-        assert_eq!(views.sealed(1, replica(0), &unsigned), Vec::<String>::new());
+        assert_eq!(views.signed(1, replica(0), &unsigned), Vec::<String>::new());
         assert_eq!(logged(&mut views, 0, Decision::Commit, 0, 1).len(), 1, "it has not logged what it decided");
         assert_eq!(logged(&mut views, 0, Decision::Abort, 1, 1).len(), 1);
         assert_eq!(logged(&mut views, 0, Decision::Commit, 1, 1), Vec::<String>::new());
