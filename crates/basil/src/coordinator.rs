@@ -34,6 +34,7 @@ use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, WAIT_US_MIN, wait
 use crate::certificate::{Certificate, Decision, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
 use crate::commit_relay::{RecentCommits, Relays};
+use crate::lost_reads::LostReads;
 use crate::message::{Conflict, Message, Refusal, Subject};
 use crate::quorum::Quorums;
 use crate::read_only::ReadValidation;
@@ -54,13 +55,16 @@ enum Timer {
     ScanEscalation(u64),
     ReadValidation(u64),
     FastPathWait(TransactionId),
+    Evidence(TransactionId),
     Dependencies(TransactionId),
     Retry(TransactionId),
 }
 
+/// Who sets out to finish a transaction, and can show whose it is, waits so long at least for those who answer without that, in microseconds.
+const EVIDENCE_US_MIN: u64 = 5_000;
 /// A commit's wait is doubled so many times at most.
 const RETRIES_DOUBLED_MAX: u32 = 4;
-/// The most stalled transactions that the votes on one transaction may name.
+/// The most stalled transactions that the votes on one transaction may name, or that one round of a read sets out to finish on one replica's word.
 const STALLED_MAX: usize = 8;
 
 /// Drives transactions for one process.
@@ -91,6 +95,7 @@ pub struct Coordinator {
     usual_lifetime: MedianDuration,
     /// What has just committed, and not all replicas have heard of.
     recent_commits: RecentCommits,
+    lost_reads: LostReads,
     suspects: Vec<Voters>,
     /// A client's, which begins transactions.
     clocks: Option<ReplicaClocks>,
@@ -127,6 +132,7 @@ impl Coordinator {
             usual_commit: MedianDuration::default(),
             usual_lifetime: MedianDuration::default(),
             recent_commits: RecentCommits::default(),
+            lost_reads: LostReads::default(),
             suspects: vec![Voters::default(); shards],
             clocks: None,
             rotated: None,
@@ -265,6 +271,14 @@ impl Coordinator {
         }
     }
 
+    /// Asks those once more who may wait to be shown whose it is, unless what the others say is enough.
+    fn show_evidence(&mut self, id: TransactionId, out: &mut Out) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        if attempt.logging.is_none() && attempt.slow_decision(self.quorums).is_none() {
+            self.ask_votes(id, out);
+        }
+    }
+
     /// ST1R (§4.2 (4)), or the same for RP.
     fn on_voted(&mut self, now: Time, from: ReplicaId, vote: SignedVote, conflict: Option<Conflict>, out: &mut Out) {
         let SignedVote { replica, statement: VoteStatement { id, vote }, signature } = vote;
@@ -274,6 +288,11 @@ impl Coordinator {
             return;
         }
         self.round_trips.note(replica, RequestKind::Vote, now.since(attempt.asked_at));
+        if attempt.operations.is_empty() && vote == Vote::Commit && tally.votes_to(Vote::Commit) == self.quorums.weak() {
+            // From here on it can be shown whose it is.
+            let round_us = self.round_trips.round_us(replica.shard);
+            self.timers.set(Timer::Evidence(id), now.after_us(EVIDENCE_US_MIN.max(2 * round_us)));
+        }
         let mut stalled = None;
         let in_the_way = |other: &Transaction| {
             let conflicts = check::conflict_at(&self.cluster, replica.shard, &attempt.transaction, other);
@@ -418,6 +437,9 @@ impl Coordinator {
             self.usual_commit.took(now.since(attempt.started));
             self.usual_lifetime.took(self.age_ns(now, &attempt.transaction));
         }
+        if !attempt.operations.is_empty() {
+            self.lost_reads.note(&attempt.transaction, certificate.decision);
+        }
         match path {
             Path::Fast => self.counts.fast += 1,
             Path::Slow => self.counts.slow += 1,
@@ -520,7 +542,7 @@ impl Coordinator {
     /// Takes `id` out of what is under way: nothing more is to be done about it.
     fn take(&mut self, id: TransactionId) -> Option<CommitAttempt> {
         let attempt = self.attempts.remove(&id)?;
-        for timer in [Timer::FastPathWait(id), Timer::Dependencies(id), Timer::Retry(id)] {
+        for timer in [Timer::FastPathWait(id), Timer::Evidence(id), Timer::Dependencies(id), Timer::Retry(id)] {
             self.timers.cancel(&timer);
         }
         if attempt.was_finish {
@@ -743,6 +765,7 @@ impl Machine for Coordinator {
                         Timer::ScanEscalation(number) => self.on_scan_escalation(now, number, outbox),
                         Timer::ReadValidation(number) => self.on_confirmation_over(now, number, outbox),
                         Timer::FastPathWait(id) => self.on_fast_path_wait_over(now, id, outbox),
+                        Timer::Evidence(id) => self.show_evidence(id, outbox),
                         Timer::Dependencies(id) => self.finish_dependencies(now, id, outbox),
                         Timer::Retry(id) => self.on_retry(now, id, outbox),
                     }

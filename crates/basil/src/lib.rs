@@ -38,6 +38,7 @@ pub mod check;
 mod commit_relay;
 pub mod coordinator;
 mod key_times;
+mod lost_reads;
 pub mod message;
 pub mod node;
 mod peer_clocks;

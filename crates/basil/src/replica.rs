@@ -742,6 +742,7 @@ impl<M: StorageBackend> Replica<M> {
     ) {
         let id = transaction.id();
         let known_by_vote = self.table.get(id).is_some_and(|state| state.vote().is_some());
+        let is_authored = self.table.get(id).is_some_and(|state| state.authored) || broken(Mutant::TurnUnauthored);
         // The segment that holds an old transaction's vote may be released before this record is checkpointed. Then the record must
         // stand alone.
         let is_late = transaction.timestamp().time <= self.watermark(now);
@@ -757,7 +758,7 @@ impl<M: StorageBackend> Replica<M> {
             let election = state.logged.as_mut().and_then(|logged| logged.election.as_mut());
             waiting.extend(election.into_iter().flat_map(|election| std::mem::take(&mut election.interested)));
         }
-        if known_by_vote && decision == Decision::Abort {
+        if is_authored && decision == Decision::Abort {
             self.note_aborted_reader(now, transaction);
         }
         self.ballots.forget(id);

@@ -309,6 +309,7 @@ impl<D: Driver> engine::Session for Session<D> {
         out.counter("refreshes", "Times a transaction was voted down and tried again at a later timestamp", self.refreshes);
         out.counter("retries", "Requests sent again", counts.retries);
         out.counter("read_escalations", "Reads that had to ask more replicas", counts.read_escalations);
+        out.counter("settled_reads", "Reads that waited until nothing was undecided, as such reads had been lost again and again", counts.settled_reads);
         self.driver.more_statistics(out);
     }
 }

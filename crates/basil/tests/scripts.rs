@@ -53,6 +53,7 @@ scripts! {
     a_key_that_one_replica_made_up_is_not_found
     a_late_author_gets_a_vote_on_a_transaction_brought_by_another
     a_late_refusal_does_not_end_a_commit
+    a_late_writer_takes_turns_with_who_reads_and_writes
     a_leader_that_crashes_before_its_decision_is_durable_is_elected_again
     a_liar_does_not_change_the_past
     a_logged_decision_survives_a_crash
@@ -75,9 +76,9 @@ scripts! {
     a_read_that_missed_a_prepared_write_is_voted_down
     a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
-    a_reader_that_is_promised_nothing_is_prepared_at_once
     a_reader_of_a_past_range_finishes_what_is_prepared
     a_reader_of_the_past_finishes_what_is_prepared
+    a_reader_that_is_promised_nothing_is_prepared_at_once
     a_released_orphan_is_finished_by_another_shard
     a_remembered_outcome_is_logged_for_who_comes_to_finish
     a_remembered_outcome_is_logged_in_later_views_too
@@ -154,6 +155,8 @@ scripts! {
     evidence_admits_a_transaction_older_than_half_the_window
     f_plus_1_commit_notices_are_enough
     f_plus_1_commit_votes_are_evidence_of_authorship
+    half_prepared_writes_do_not_starve_who_reads_ranges
+    half_prepared_writes_do_not_starve_who_reads_them
     isolation_g0_no_dirty_write
     isolation_g1a_no_aborted_read
     isolation_g1b_no_intermediate_read
@@ -169,6 +172,7 @@ scripts! {
     isolation_p4_no_lost_update
     late_replies_of_an_earlier_round_validate_a_read
     liars_leave_room_in_the_undecided_table
+    nobody_has_a_turn_for_what_another_brought
     one_byzantine_replica_cannot_abort
     one_byzantine_replica_cannot_commit
     one_commit_notice_is_not_believed
@@ -192,9 +196,9 @@ scripts! {
     the_janitors_reconcile_an_abandoned_equivocation
     the_nearest_replicas_are_asked_first
     the_next_rank_replaces_a_replica_that_is_down
-    the_past_of_a_range_is_read_without_holding_off_who_is_in_time
     the_past_is_not_read_past_what_is_prepared
     the_past_is_read_as_it_was
+    the_past_of_a_range_is_read_without_holding_off_who_is_in_time
     the_read_ceiling_outlives_its_journal_segment
     the_reads_of_a_committed_transaction_are_protected_after_a_crash
     three_replicas_do_not_validate_a_range
@@ -210,4 +214,5 @@ scripts! {
     who_has_logged_nothing_goes_by_what_f_plus_1_have_logged
     who_votes_later_than_logging_takes_is_not_waited_for
     writeback_brings_the_transaction_to_a_replica_that_missed_it
+    writes_at_one_replica_each_do_not_starve_who_reads_them
 }

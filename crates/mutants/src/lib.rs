@@ -78,6 +78,9 @@ mutants! {
     HeldOffForgotten: "held off", "a key whose writer was held off is promised to the next reader all the same";
     HeldOffUnshared: "held off", "whose writers were held off for many keys has others' forgotten with its own";
     TurnWithheld: "held off", "a reader that was promised nothing, and whose transaction aborted, is promised nothing the next time, either";
+    TurnOfReadersAlone: "held off", "who also writes is promised nothing the next time, however often its transactions abort";
+    TurnUnauthored: "held off", "a client has a turn for what others brought in its name";
+    LostReadsUnsettled: "held off", "what was read and lost again and again is read no otherwise the next time";
     PastUnpromised: "held off", "nor is a reader of the past promised anything, who holds nobody off";
     OthersNamePromised: "held off", "who reads in the name of another is promised that nothing comes between";
     PastRangeLifted: "ranges", "a range that is read in the past counts as read whenever any part of it last was";

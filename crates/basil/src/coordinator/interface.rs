@@ -226,6 +226,8 @@ pub struct CoordinatorCounts {
     pub retries: u64,
     /// Reads that had to ask more replicas.
     pub read_escalations: u64,
+    /// Reads that were settled, as such reads had been lost again and again.
+    pub settled_reads: u64,
     /// Times a replica took no transaction, because this client has left too many for others to end.
     pub abandon_limited: u64,
     /// Times a replica took no more of this client, because the operators limit it.

@@ -13,7 +13,7 @@ use mutants::{Mutant, broken};
 use types::limits::READ_KEYS_MAX;
 use types::{Key, Party, ReplicaId, ShardId, Timestamp};
 
-use super::{Coordinator, Event, Failure, Out, Timer};
+use super::{Coordinator, Event, Failure, Out, STALLED_MAX, Timer};
 use crate::adaptive_timeout::wait_us;
 use crate::commit_relay::RecentCommits;
 use crate::message::{Message, ReadResult, Refusal};
@@ -25,6 +25,10 @@ use crate::transaction::Transaction;
 
 /// A read's wait is doubled so many times at most.
 const READ_ROUNDS_DOUBLED_MAX: u32 = 6;
+/// For how long a read is settled at most that need not be, in milliseconds: what no author brought is voted down in less.
+const SETTLE_MS_MAX: u64 = 3_000;
+/// In so many rounds of asking a read is settled by `4f + 1` replicas, and then by fewer.
+const SETTLE_ROUNDS: u32 = 3;
 
 /// A read, of keys in one or more shards.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(super) struct ReadOperation {
     timestamp: Timestamp,
     keys: Vec<Key>,
     mode: ReadMode,
+    /// Whether it is settled ([`crate::lost_reads`]).
+    settles: bool,
     found: HashMap<Key, ReadFound>,
     requests_open: usize,
     started: Time,
@@ -59,9 +65,10 @@ impl ReadRequest {
         self.keys.iter().map(|replies| replies.choose(needed, quorums, has_committed)).collect()
     }
 
-    /// The undecided writers of its keys that a correct replica has named.
-    fn in_the_way(&self, quorums: Quorums) -> Vec<Transaction> {
-        let mut named: Vec<Transaction> = self.keys.iter().flat_map(|replies| replies.prepared_at(quorums.weak())).cloned().collect();
+    /// The undecided writers of its keys that so many replicas have named. What was lost again and again may be so for writers of which each is at
+    /// one replica only.
+    fn in_the_way(&self, count: usize) -> Vec<Transaction> {
+        let mut named: Vec<Transaction> = self.keys.iter().flat_map(|replies| replies.prepared_at(count)).cloned().collect();
         named.sort_unstable_by_key(Transaction::id);
         named.dedup_by_key(|transaction| transaction.id());
         named
@@ -81,11 +88,19 @@ impl ReadRequest {
     }
 }
 
-/// Whether nothing that ever commits can change what `choices` say: each is committed, and validated by enough.
-fn are_final(choices: &[Choice], quorums: Quorums) -> bool {
-    let needed = if broken(Mutant::AsOfUnvalidated) { 0 } else { quorums.validation() };
+/// Whether nothing that ever commits can change what `choices` say: each is committed, and validated by `needed`.
+fn are_final(choices: &[Choice], needed: usize) -> bool {
+    let needed = if broken(Mutant::AsOfUnvalidated) { 0 } else { needed };
     choices.iter().all(|choice| match choice {
         Choice::Newest(found) | Choice::Vouched(found) => found.dependency.is_none() && found.validated.count() >= needed,
+        Choice::Nothing => false,
+    })
+}
+
+/// Whether too many replicas promise nothing for now: what they say cannot be settled.
+fn are_withheld(choices: &[Choice]) -> bool {
+    choices.iter().any(|choice| match choice {
+        Choice::Newest(found) | Choice::Vouched(found) => found.is_withheld,
         Choice::Nothing => false,
     })
 }
@@ -114,7 +129,9 @@ impl Coordinator {
             out.emit(Event::Read { operation, result: Ok(Vec::new()) });
             return;
         }
-        let read = ReadOperation { timestamp, keys, mode, found: HashMap::new(), requests_open: requests.len(), started: now };
+        let settles = self.lost_reads.are_lost(&keys);
+        self.counts.settled_reads += u64::from(settles);
+        let read = ReadOperation { timestamp, keys, mode, settles, found: HashMap::new(), requests_open: requests.len(), started: now };
         self.operations.insert(operation, read);
         for (shard, keys) in requests {
             self.request(now, operation, shard, keys.into_iter().map(KeyReplies::new).collect(), out);
@@ -127,8 +144,11 @@ impl Coordinator {
         let (asked, replied) = (Voters::default(), Voters::default());
         let timed = (now, Voters::default());
         self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, timed, refusals: Vec::new(), rounds: 0 });
-        let is_read_only = self.operations.get(&operation).is_some_and(|operation| operation.mode.is_read_only());
-        let least = if is_read_only { self.quorums.validation() } else { 0 };
+        let least = match self.operations.get(&operation) {
+            Some(operation) if operation.settles => self.quorums.replicas(),
+            Some(operation) if operation.mode.is_read_only() => self.quorums.validation(),
+            _ => 0,
+        };
         self.ask(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
         if let Some(request) = self.requests.get_mut(&number) {
             request.timed.1 = request.asked;
@@ -152,7 +172,8 @@ impl Coordinator {
                 out.send(Party::Replica(replica), Message::Read { request: number, timestamp: operation.timestamp, keys });
             }
         }
-        let rounds = request.rounds;
+        // What was in the way of one that is settled hides what lies below it.
+        let rounds = if operation.settles { 0 } else { request.rounds };
         self.timers.set(Timer::ReadEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
     }
 
@@ -219,7 +240,7 @@ impl Coordinator {
 
     /// Ends a read, asks more replicas, or goes on waiting, as the answers so far allow.
     fn evaluate_read(&mut self, now: Time, number: u64, out: &mut Out) {
-        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(request) = self.requests.get(&number) else { return };
         let Some(operation) = self.operations.get(&request.operation) else { return };
         let needed = self.options.read_quorum.needed(self.quorums);
         if request.replied.count() < needed {
@@ -230,8 +251,9 @@ impl Coordinator {
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let everyone = self.quorums.replicas();
-        if operation.mode == ReadMode::AsOf {
-            if are_final(&choices, self.quorums) {
+        let settles = operation.settles && !are_withheld(&choices);
+        if let Some(needed) = self.settled_by(now, (operation.mode, settles), operation.started, request.rounds) {
+            if are_final(&choices, needed) {
                 self.request_done(number, choices, out);
             } else if all_replied && request.asked.count() < everyone {
                 self.ask(now, number, everyone, out);
@@ -276,7 +298,7 @@ impl Coordinator {
     }
 
     pub(super) fn on_read_escalation(&mut self, now: Time, number: u64, out: &mut Out) {
-        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(request) = self.requests.get(&number) else { return };
         let Some(operation) = self.operations.get(&request.operation) else { return };
         if now.since(operation.started) >= self.options.timeout_ms * 1_000_000 {
             let operation = request.operation;
@@ -285,14 +307,23 @@ impl Coordinator {
         }
         let needed = self.options.read_quorum.needed(self.quorums);
         let choices = request.choices(needed, self.quorums, &self.recent_commits);
-        let is_as_of = operation.mode == ReadMode::AsOf;
-        let may_wait = operation.mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
-        let is_enough = if is_as_of { are_final(&choices, self.quorums) } else { !choices.contains(&Choice::Nothing) && !may_wait };
+        let (mode, settles) = (operation.mode, operation.settles && !are_withheld(&choices));
+        let may_wait = mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
+        let settled_by = self.settled_by(now, (mode, settles), operation.started, request.rounds + 1);
+        let is_enough = match settled_by {
+            Some(needed) => are_final(&choices, needed),
+            None => !choices.contains(&Choice::Nothing) && !may_wait,
+        };
         if is_enough {
             self.request_done(number, choices, out);
             return;
         }
-        let in_the_way: Vec<Transaction> = if is_as_of { request.in_the_way(self.quorums) } else { Vec::new() };
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let in_the_way = match settled_by {
+            Some(_) if mode == ReadMode::AsOf => request.in_the_way(self.quorums.weak()),
+            Some(_) => request.in_the_way(1).into_iter().take(STALLED_MAX).collect(),
+            None => Vec::new(),
+        };
         let shard = usize::from(request.shard.0);
         for replica in self.cluster.replicas_of(request.shard) {
             if request.asked.contains(replica.index) && !request.replied.contains(replica.index) {
@@ -314,7 +345,21 @@ impl Coordinator {
         self.finish_in_the_way(now, in_the_way, out);
     }
 
-    /// Finishes what keeps the past from being read.
+    /// How many replicas are to validate a read before it is told, if that matters, after so many rounds of asking. What is settled needs as many
+    /// as make the votes on it certain, whatever `f` of them say then; but some may be silent.
+    pub(super) fn settled_by(&self, now: Time, (mode, settles): (ReadMode, bool), started: Time, rounds: u32) -> Option<usize> {
+        if mode == ReadMode::AsOf {
+            return Some(self.quorums.validation());
+        }
+        let by = match rounds {
+            0 => self.quorums.replicas(),
+            _ if rounds < SETTLE_ROUNDS => self.quorums.replicas() - self.cluster.faults(),
+            _ => self.quorums.validation(),
+        };
+        (settles && now.since(started) < SETTLE_MS_MAX * 1_000_000).then_some(by)
+    }
+
+    /// Finishes what keeps a read from being final.
     pub(super) fn finish_in_the_way(&mut self, now: Time, writers: Vec<Transaction>, out: &mut Out) {
         for writer in writers.into_iter().filter(|_| !broken(Mutant::AsOfWriterLeft)) {
             self.on_finish_command(now, writer, out);

@@ -12,7 +12,7 @@ use mutants::{Mutant, broken};
 use types::limits::{RANGE_DELETED_MAX, SCAN_ROWS_MAX, TRANSACTION_READS_MAX};
 use types::{Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
-use super::{Coordinator, Event, Failure, Out, Timer};
+use super::{Coordinator, Event, Failure, Out, STALLED_MAX, Timer};
 use crate::commit_relay::RecentCommits;
 use crate::message::{Message, PendingWrite, ReadResult, Refusal, ScanRow};
 use crate::quorum::Quorums;
@@ -28,6 +28,8 @@ pub(super) struct ScanOperation {
     /// How many keys with values are wanted.
     limit: usize,
     mode: ReadMode,
+    /// Whether it is settled ([`crate::lost_reads`]).
+    settles: bool,
     parts: Vec<ScanPart>,
     /// Keys that have values, or may have had them taken by what is only prepared.
     found: BTreeMap<Key, ReadFound>,
@@ -113,22 +115,36 @@ impl ScanRequest {
         Some(PageFound { end, choices, validated })
     }
 
-    /// The undecided writers that `f + 1` answers name, one of which is a correct replica's.
-    fn in_the_way(&self, quorums: Quorums) -> Vec<Transaction> {
+    /// Whether too many replicas promise nothing for now: what they say cannot be settled.
+    fn is_withheld(&self, quorums: Quorums) -> bool {
+        self.answers.iter().filter(|answer| !answer.is_promised).count() >= quorums.weak()
+    }
+
+    /// The undecided writers that so many answers name.
+    fn in_the_way(&self, count: usize) -> Vec<Transaction> {
         let mut named: BTreeMap<TransactionId, (&Transaction, Voters)> = BTreeMap::new();
         for answer in &self.answers {
             for transaction in &answer.prepared {
                 named.entry(transaction.id()).or_insert((transaction, Voters::default())).1.insert(answer.from);
             }
         }
-        named.into_values().filter(|(_, voters)| voters.count() >= quorums.weak()).map(|(transaction, _)| transaction.clone()).collect()
+        named.into_values().filter(|(_, voters)| voters.count() >= count).map(|(transaction, _)| transaction.clone()).collect()
     }
 
     /// What they amount to by now. Who only reads needs `3f + 1` of them.
-    fn found(&self, operation: &ScanOperation, needed: usize, quorums: Quorums, fresh: &RecentCommits) -> Option<PageFound> {
-        let is_as_of = operation.mode == ReadMode::AsOf && !broken(Mutant::AsOfUnvalidated);
-        let settles = operation.mode.is_read_only() && (is_as_of || self.answers.len() >= quorums.validation());
-        let complete = if settles { quorums.validation() } else { needed };
+    fn found(
+        &self,
+        operation: &ScanOperation,
+        (needed, settled_by): (usize, Option<usize>),
+        quorums: Quorums,
+        fresh: &RecentCommits,
+    ) -> Option<PageFound> {
+        let may_settle = operation.mode.is_read_only() && self.answers.len() >= quorums.validation();
+        let complete = match settled_by.filter(|_| !broken(Mutant::AsOfUnvalidated)) {
+            Some(settled_by) => settled_by,
+            None if may_settle => quorums.validation(),
+            None => needed,
+        };
         self.page(complete, needed, operation.timestamp, quorums, fresh).filter(|page| page.end > *self.range.low())
     }
 }
@@ -147,9 +163,10 @@ impl PageFound {
         self.validated.count() >= needed
     }
 
-    /// Whether nothing that ever commits can change it.
-    fn is_final(&self, quorums: Quorums) -> bool {
-        self.is_vouched() && (self.is_validated(quorums) || broken(Mutant::AsOfUnvalidated))
+    /// Whether nothing that ever commits can change it, as `needed` replicas validate it.
+    fn is_final(&self, needed: usize, quorums: Quorums) -> bool {
+        let is_validated = self.is_validated(quorums) && (needed <= quorums.validation() || self.validated.count() >= needed);
+        self.is_vouched() && (is_validated || broken(Mutant::AsOfUnvalidated))
     }
 
     /// Whether more answers could validate it: the replicas that contradict it are too few to include a correct one.
@@ -174,7 +191,9 @@ impl Coordinator {
         };
         let parts = self.cluster.shards().filter_map(part).collect();
         let (found, deleted, is_validated) = (BTreeMap::new(), 0, true);
-        let scan = ScanOperation { timestamp, range, limit, mode, parts, found, deleted, is_validated, started: now };
+        let settles = self.lost_reads.are_ranges_lost();
+        self.counts.settled_reads += u64::from(settles);
+        let scan = ScanOperation { timestamp, range, limit, mode, settles, parts, found, deleted, is_validated, started: now };
         self.scans.insert(operation, scan);
         self.advance_scan(now, operation, out);
     }
@@ -208,7 +227,11 @@ impl Coordinator {
 
     fn request_page(&mut self, now: Time, operation: u64, shard: ShardId, range: KeyRange, limit: u32, out: &mut Out) {
         let Some(scan) = self.scans.get(&operation) else { return };
-        let least = if scan.mode.is_read_only() { self.quorums.validation() } else { 0 };
+        let least = match scan.mode {
+            _ if scan.settles => self.quorums.replicas(),
+            ReadMode::Interactive => 0,
+            ReadMode::ReadOnly | ReadMode::AsOf => self.quorums.validation(),
+        };
         self.requests_made += 1;
         let number = self.requests_made;
         let (asked, replied, timed) = (Voters::default(), Voters::default(), (now, Voters::default()));
@@ -277,13 +300,15 @@ impl Coordinator {
         let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let all_asked = request.asked.count() >= self.quorums.replicas();
         let is_widest = |page: &PageFound| request.answers.iter().all(|answer| answer.end <= page.end);
-        let page = request.found(scan, needed, self.quorums, &self.recent_commits);
+        let settles = scan.settles && !request.is_withheld(self.quorums);
+        let settled_by = self.settled_by(now, (scan.mode, settles), scan.started, request.rounds);
+        let page = request.found(scan, (needed, settled_by), self.quorums, &self.recent_commits);
         // Another reply may save the transaction from being prepared.
         let may_settle = |page: &PageFound| scan.mode.is_read_only() && page.may_settle(request.answers.len(), self.quorums);
         let is_done = |page: &PageFound| {
             let is_last = all_replied && all_asked;
-            if scan.mode == ReadMode::AsOf {
-                return page.is_final(self.quorums) && (is_widest(page) || is_last);
+            if let Some(needed) = settled_by {
+                return page.is_final(needed, self.quorums) && (is_widest(page) || is_last);
             }
             page.is_newest() && !may_settle(page) && is_widest(page) || page.is_vouched() && is_last
         };
@@ -347,15 +372,23 @@ impl Coordinator {
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
-        let is_as_of = scan.mode == ReadMode::AsOf;
         let may_wait = scan.mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
-        let page = request.found(scan, needed, self.quorums, &self.recent_commits);
-        let is_enough = |page: &PageFound| if is_as_of { page.is_final(self.quorums) } else { page.is_vouched() && !may_wait };
+        let settles = scan.settles && !request.is_withheld(self.quorums);
+        let settled_by = self.settled_by(now, (scan.mode, settles), scan.started, request.rounds + 1);
+        let page = request.found(scan, (needed, settled_by), self.quorums, &self.recent_commits);
+        let is_enough = |page: &PageFound| match settled_by {
+            Some(needed) => page.is_final(needed, self.quorums),
+            None => page.is_vouched() && !may_wait,
+        };
         if let Some(page) = page.filter(is_enough) {
             self.page_done(now, number, page, out);
             return;
         }
-        let in_the_way = if is_as_of { request.in_the_way(self.quorums) } else { Vec::new() };
+        let in_the_way = match settled_by {
+            Some(_) if scan.mode == ReadMode::AsOf => request.in_the_way(self.quorums.weak()),
+            Some(_) => request.in_the_way(1).into_iter().take(STALLED_MAX).collect(),
+            None => Vec::new(),
+        };
         let Some(request) = self.scan_requests.get_mut(&number) else { return };
         let shard = usize::from(request.shard.0);
         for replica in self.cluster.replicas_of(request.shard) {

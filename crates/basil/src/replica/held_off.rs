@@ -13,10 +13,11 @@
 //! holds nobody off who is not held off already.
 //!
 //! Readers are not to be held off for ever in turn. Whoever writes such a key a little late all the time, below those who read it, has each of them
-//! voted down, and they read without a promise again. So a reader has its *turn* when its transaction was voted on and aborted: its next one is
-//! promised as many keys, whatever they are. All replicas hear of the end, so that whoever has some vote it down now and others the next time
-//! keeps none of them from promising. A turn costs a transaction that was prepared, and for that price whoever reads may hold writers off anyway
-//! (L10).
+//! voted down, and they read without a promise again, whether they write too or not. So a client has its *turn* when a transaction that it brought
+//! itself has read such a key and aborted: its next one is promised as many keys, whatever they are. All replicas hear of the end, so that whoever has
+//! some vote it down now and others the next time keeps none of them from promising. A turn costs a transaction that was prepared, and for that price
+//! whoever reads may hold writers off anyway (L10). What somebody else brought in a client's name gives it no turn, or made-up clients had them, and
+//! others' had their turns spent on transactions that they know nothing of.
 
 use std::collections::BTreeMap;
 
@@ -158,7 +159,14 @@ impl HeldOff {
     fn give_turn(&mut self, now: Time, reader: ClientId, keys: usize) {
         let turns = self.turns.entry(reader).or_default();
         turns.retain(|turn| turn.until > now.0);
-        if turns.len() < TURNS_MAX && !broken(Mutant::TurnWithheld) {
+        if turns.len() >= TURNS_MAX {
+            // The largest are kept: they serve the small, too.
+            let waiting = turns.iter().enumerate().filter(|(_, turn)| turn.at.is_none());
+            let smallest = waiting.min_by_key(|(_, turn)| turn.keys_left).filter(|(_, turn)| turn.keys_left < keys).map(|(place, _)| place);
+            let Some(place) = smallest else { return };
+            turns.remove(place);
+        }
+        if !broken(Mutant::TurnWithheld) {
             turns.push(Turn { until: now.0.saturating_add(FIRST_NS), at: None, keys_left: keys });
         }
     }
@@ -169,8 +177,10 @@ impl HeldOff {
         // What lies further ahead is from a clock that was wrong.
         turns.retain(|turn| turn.until > now.0 && turn.until - now.0 <= FIRST_NS);
         let begun = turns.iter().position(|turn| turn.at == Some(timestamp));
-        let place = begun.or_else(|| turns.iter().position(|turn| turn.at.is_none() && turn.keys_left >= keys));
-        let Some(turn) = place.and_then(|place| turns.get_mut(place)).filter(|turn| turn.keys_left >= keys) else {
+        // The smallest that is large enough: whoever reads more needs the larger ones.
+        let waiting = turns.iter().enumerate().filter(|(_, turn)| turn.at.is_none() && turn.keys_left >= keys);
+        let fitting = waiting.min_by_key(|(_, turn)| turn.keys_left).map(|(place, _)| place);
+        let Some(turn) = begun.or(fitting).and_then(|place| turns.get_mut(place)).filter(|turn| turn.keys_left >= keys) else {
             if turns.is_empty() {
                 self.turns.remove(&timestamp.client);
             }
@@ -219,13 +229,14 @@ impl<M: StorageBackend> Replica<M> {
         is_own(from, timestamp) && (!is_refused || self.held_off.take_turn(now, timestamp, rows.max(1)))
     }
 
-    /// `transaction`, which this replica has voted on, has aborted. If it only read, that may be since it was promised nothing.
+    /// `transaction`, which its author has brought, has aborted: perhaps since it was promised nothing for what it read.
     pub(super) fn note_aborted_reader(&mut self, now: Time, transaction: &Transaction) {
         let is_held = |held_off: &HeldOff| {
             transaction.reads().iter().any(|read| held_off.holds(now, &read.key))
                 || transaction.ranges().iter().any(|range| held_off.holds_any_of(now, range))
         };
-        if transaction.writes().is_empty() && is_held(&self.held_off) {
+        let may_have_turn = transaction.writes().is_empty() || !broken(Mutant::TurnOfReadersAlone);
+        if may_have_turn && is_held(&self.held_off) {
             let keys = transaction.reads().len() + KEYS_OF_RANGE * transaction.ranges().len();
             self.held_off.give_turn(now, transaction.timestamp().client, keys);
         }

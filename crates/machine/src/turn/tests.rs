@@ -268,7 +268,7 @@ fn the_last_turn_ends_like_any_other() {
     let mut last = turns.begin(ms(0));
     last.step(ms(0), Input::Command(Ask::Tell));
     let said = last.stepped_last(ms(0)).persist().expect("the disk is well").sign(&mut Numbers::default());
-    assert_eq!(said.events, [1, 2]);
+    assert_eq!(said.events.as_slice(), [1, 2]);
     assert_eq!(disk.lines.get(), 2, "what it sums up is durable before it is heard");
 }
 
