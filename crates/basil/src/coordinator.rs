@@ -64,7 +64,7 @@ enum Timer {
 const EVIDENCE_US_MIN: u64 = 5_000;
 /// A commit's wait is doubled so many times at most.
 const RETRIES_DOUBLED_MAX: u32 = 4;
-/// The most stalled transactions that the votes on one transaction may name, or that one round of a read sets out to finish on one replica's word.
+/// The most stalled transactions that the votes on one transaction may name.
 const STALLED_MAX: usize = 8;
 
 /// Drives transactions for one process.
@@ -228,6 +228,9 @@ impl Coordinator {
             attempt.dependencies.extend(dependencies);
             attempt.started = now;
             return;
+        }
+        if let Some(operation) = operation {
+            self.lost_reads.begins(operation, &transaction);
         }
         let participants = transaction.participants(&self.cluster);
         let attempt = CommitAttempt {
@@ -437,8 +440,8 @@ impl Coordinator {
             self.usual_commit.took(now.since(attempt.started));
             self.usual_lifetime.took(self.age_ns(now, &attempt.transaction));
         }
-        if !attempt.operations.is_empty() {
-            self.lost_reads.note(&attempt.transaction, certificate.decision);
+        if let Some(operation) = attempt.operations.first() {
+            self.lost_reads.note(*operation, &attempt.transaction, certificate.decision);
         }
         match path {
             Path::Fast => self.counts.fast += 1,

@@ -112,9 +112,9 @@ impl KeyReplies {
         }
     }
 
-    /// The undecided writers that at least `count` replicas show.
-    pub fn prepared_at(&self, count: usize) -> impl Iterator<Item = &Transaction> {
-        self.prepared.iter().filter(move |(_, voters)| voters.count() >= count).map(|(transaction, _)| transaction)
+    /// The undecided writers that replicas show, and who does.
+    pub fn prepared(&self) -> impl Iterator<Item = (&Transaction, Voters)> {
+        self.prepared.iter().map(|(transaction, voters)| (transaction, *voters))
     }
 
     /// How many replicas' answers contradict `found`: they do not validate it.

@@ -13,9 +13,11 @@ use mutants::{Mutant, broken};
 use types::limits::READ_KEYS_MAX;
 use types::{Key, Party, ReplicaId, ShardId, Timestamp};
 
-use super::{Coordinator, Event, Failure, Out, STALLED_MAX, Timer};
+use super::{Coordinator, Event, Failure, Out, Timer};
 use crate::adaptive_timeout::wait_us;
+use crate::certificate::Decision;
 use crate::commit_relay::RecentCommits;
+use crate::lost_reads::Finishes;
 use crate::message::{Message, ReadResult, Refusal};
 use crate::quorum::Quorums;
 use crate::read_only::{ReadValidation, Verdict};
@@ -25,8 +27,8 @@ use crate::transaction::Transaction;
 
 /// A read's wait is doubled so many times at most.
 const READ_ROUNDS_DOUBLED_MAX: u32 = 6;
-/// For how long a read is settled at most that need not be, in milliseconds: what no author brought is voted down in less.
-const SETTLE_MS_MAX: u64 = 3_000;
+/// For how long a read is settled at most that need not be, in milliseconds: what no author brought is voted down in less, even where it comes to light late.
+const SETTLE_MS_MAX: u64 = 5_000;
 /// In so many rounds of asking a read is settled by `4f + 1` replicas, and then by fewer.
 const SETTLE_ROUNDS: u32 = 3;
 
@@ -56,6 +58,7 @@ pub(super) struct ReadRequest {
     /// What this round's refusals were.
     refusals: Vec<Refusal>,
     rounds: u32,
+    finishes: Finishes,
 }
 
 impl ReadRequest {
@@ -65,10 +68,10 @@ impl ReadRequest {
         self.keys.iter().map(|replies| replies.choose(needed, quorums, has_committed)).collect()
     }
 
-    /// The undecided writers of its keys that so many replicas have named. What was lost again and again may be so for writers of which each is at
-    /// one replica only.
-    fn in_the_way(&self, count: usize) -> Vec<Transaction> {
-        let mut named: Vec<Transaction> = self.keys.iter().flat_map(|replies| replies.prepared_at(count)).cloned().collect();
+    /// The undecided writers of its keys that a correct replica has named.
+    fn in_the_way(&self, quorums: Quorums) -> Vec<Transaction> {
+        let named = self.keys.iter().flat_map(KeyReplies::prepared).filter(|(_, voters)| voters.count() >= quorums.weak());
+        let mut named: Vec<Transaction> = named.map(|(transaction, _)| transaction.clone()).collect();
         named.sort_unstable_by_key(Transaction::id);
         named.dedup_by_key(|transaction| transaction.id());
         named
@@ -143,7 +146,8 @@ impl Coordinator {
         let number = self.requests_made;
         let (asked, replied) = (Voters::default(), Voters::default());
         let timed = (now, Voters::default());
-        self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, timed, refusals: Vec::new(), rounds: 0 });
+        let (refusals, finishes) = (Vec::new(), Finishes::default());
+        self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, timed, refusals, rounds: 0, finishes });
         let least = match self.operations.get(&operation) {
             Some(operation) if operation.settles => self.quorums.replicas(),
             Some(operation) if operation.mode.is_read_only() => self.quorums.validation(),
@@ -173,7 +177,7 @@ impl Coordinator {
             }
         }
         // What was in the way of one that is settled hides what lies below it.
-        let rounds = if operation.settles { 0 } else { request.rounds };
+        let rounds = if operation.settles { request.finishes.idle_rounds } else { request.rounds };
         self.timers.set(Timer::ReadEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
     }
 
@@ -252,7 +256,7 @@ impl Coordinator {
         let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let everyone = self.quorums.replicas();
         let settles = operation.settles && !are_withheld(&choices);
-        if let Some(needed) = self.settled_by(now, (operation.mode, settles), operation.started, request.rounds) {
+        if let Some(needed) = self.settled_by(now, (operation.mode, settles), operation.started, request.rounds > 0 || all_replied, request.rounds) {
             if are_final(&choices, needed) {
                 self.request_done(number, choices, out);
             } else if all_replied && request.asked.count() < everyone {
@@ -309,7 +313,7 @@ impl Coordinator {
         let choices = request.choices(needed, self.quorums, &self.recent_commits);
         let (mode, settles) = (operation.mode, operation.settles && !are_withheld(&choices));
         let may_wait = mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
-        let settled_by = self.settled_by(now, (mode, settles), operation.started, request.rounds + 1);
+        let settled_by = self.settled_by(now, (mode, settles), operation.started, true, request.rounds);
         let is_enough = match settled_by {
             Some(needed) => are_final(&choices, needed),
             None => !choices.contains(&Choice::Nothing) && !may_wait,
@@ -320,9 +324,12 @@ impl Coordinator {
         }
         let Some(request) = self.requests.get_mut(&number) else { return };
         let in_the_way = match settled_by {
-            Some(_) if mode == ReadMode::AsOf => request.in_the_way(self.quorums.weak()),
-            Some(_) => request.in_the_way(1).into_iter().take(STALLED_MAX).collect(),
-            None => Vec::new(),
+            Some(_) if mode == ReadMode::AsOf => request.in_the_way(self.quorums),
+            Some(_) => request.finishes.take(request.keys.iter().flat_map(KeyReplies::prepared), self.quorums.weak()),
+            None => {
+                request.finishes.idle_rounds = request.rounds;
+                Vec::new()
+            }
         };
         let shard = usize::from(request.shard.0);
         for replica in self.cluster.replicas_of(request.shard) {
@@ -345,14 +352,21 @@ impl Coordinator {
         self.finish_in_the_way(now, in_the_way, out);
     }
 
-    /// How many replicas are to validate a read before it is told, if that matters, after so many rounds of asking. What is settled needs as many
-    /// as make the votes on it certain, whatever `f` of them say then; but some may be silent.
-    pub(super) fn settled_by(&self, now: Time, (mode, settles): (ReadMode, bool), started: Time, rounds: u32) -> Option<usize> {
+    /// How many replicas are to validate a read before it is told, if that matters, after so many rounds of asking: all, until those who can
+    /// have answered. What is settled then needs as many as make the votes on it certain, whatever `f` of them say; but some may be silent.
+    pub(super) fn settled_by(
+        &self,
+        now: Time,
+        (mode, settles): (ReadMode, bool),
+        started: Time,
+        have_answered: bool,
+        rounds: u32,
+    ) -> Option<usize> {
         if mode == ReadMode::AsOf {
             return Some(self.quorums.validation());
         }
         let by = match rounds {
-            0 => self.quorums.replicas(),
+            _ if !have_answered => self.quorums.replicas(),
             _ if rounds < SETTLE_ROUNDS => self.quorums.replicas() - self.cluster.faults(),
             _ => self.quorums.validation(),
         };
@@ -441,7 +455,7 @@ impl Coordinator {
     ) {
         let read_validation = ReadValidation::new(&self.cluster, self.quorums, operation, transaction, validated);
         match read_validation.verdict(self.quorums) {
-            Verdict::Validated => self.validated(operation, read_validation.transaction.timestamp(), out),
+            Verdict::Validated => self.validated(operation, &read_validation.transaction, out),
             Verdict::NotValidated => self.on_commit_command(now, Some(operation), read_validation.transaction, Vec::new(), out),
             Verdict::Open => {
                 self.counts.validation_rounds += 1;
@@ -477,10 +491,9 @@ impl Coordinator {
             Verdict::Open => {}
             Verdict::NotValidated => self.on_confirmation_over(now, number, out),
             Verdict::Validated => {
-                let (operation, timestamp) = (read_validation.operation, read_validation.transaction.timestamp());
-                self.read_validations.remove(&number);
+                let Some(read_validation) = self.read_validations.remove(&number) else { return };
                 self.timers.cancel(&Timer::ReadValidation(number));
-                self.validated(operation, timestamp, out);
+                self.validated(read_validation.operation, &read_validation.transaction, out);
             }
         }
     }
@@ -492,12 +505,13 @@ impl Coordinator {
         self.on_commit_command(now, Some(read_validation.operation), read_validation.transaction, Vec::new(), out);
     }
 
-    fn validated(&mut self, operation: u64, timestamp: Timestamp, out: &mut Out) {
-        if self.is_too_low(timestamp) {
+    fn validated(&mut self, operation: u64, transaction: &Transaction, out: &mut Out) {
+        if self.is_too_low(transaction.timestamp()) {
             out.emit(Event::Ended { operation, result: Err(Failure::TooLow) });
             return;
         }
         self.counts.validated += 1;
+        self.lost_reads.note(operation, transaction, Decision::Commit);
         out.emit(Event::Validated { operation });
     }
 }

@@ -12,8 +12,9 @@ use mutants::{Mutant, broken};
 use types::limits::{RANGE_DELETED_MAX, SCAN_ROWS_MAX, TRANSACTION_READS_MAX};
 use types::{Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
-use super::{Coordinator, Event, Failure, Out, STALLED_MAX, Timer};
+use super::{Coordinator, Event, Failure, Out, Timer};
 use crate::commit_relay::RecentCommits;
+use crate::lost_reads::Finishes;
 use crate::message::{Message, PendingWrite, ReadResult, Refusal, ScanRow};
 use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, RangeFound, ReadFound};
@@ -63,6 +64,7 @@ pub(super) struct ScanRequest {
     timed: (Time, Voters),
     refusals: Vec<Refusal>,
     rounds: u32,
+    finishes: Finishes,
 }
 
 /// What one replica has of a page.
@@ -120,15 +122,15 @@ impl ScanRequest {
         self.answers.iter().filter(|answer| !answer.is_promised).count() >= quorums.weak()
     }
 
-    /// The undecided writers that so many answers name.
-    fn in_the_way(&self, count: usize) -> Vec<Transaction> {
+    /// The undecided writers that answers name, and whose answers do.
+    fn named(&self) -> impl Iterator<Item = (&Transaction, Voters)> {
         let mut named: BTreeMap<TransactionId, (&Transaction, Voters)> = BTreeMap::new();
         for answer in &self.answers {
             for transaction in &answer.prepared {
                 named.entry(transaction.id()).or_insert((transaction, Voters::default())).1.insert(answer.from);
             }
         }
-        named.into_values().filter(|(_, voters)| voters.count() >= count).map(|(transaction, _)| transaction.clone()).collect()
+        named.into_values()
     }
 
     /// What they amount to by now. Who only reads needs `3f + 1` of them.
@@ -141,7 +143,8 @@ impl ScanRequest {
     ) -> Option<PageFound> {
         let may_settle = operation.mode.is_read_only() && self.answers.len() >= quorums.validation();
         let complete = match settled_by.filter(|_| !broken(Mutant::AsOfUnvalidated)) {
-            Some(settled_by) => settled_by,
+            // All of one that lies could stop at once.
+            Some(settled_by) => settled_by.min(quorums.logged()),
             None if may_settle => quorums.validation(),
             None => needed,
         };
@@ -235,8 +238,8 @@ impl Coordinator {
         self.requests_made += 1;
         let number = self.requests_made;
         let (asked, replied, timed) = (Voters::default(), Voters::default(), (now, Voters::default()));
-        let (answers, refusals, rounds) = (Vec::new(), Vec::new(), 0);
-        let request = ScanRequest { operation, shard, range, limit, answers, asked, replied, timed, refusals, rounds };
+        let (answers, refusals, rounds, finishes) = (Vec::new(), Vec::new(), 0, Finishes::default());
+        let request = ScanRequest { operation, shard, range, limit, answers, asked, replied, timed, refusals, rounds, finishes };
         self.scan_requests.insert(number, request);
         self.ask_page(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
         if let Some(request) = self.scan_requests.get_mut(&number) {
@@ -258,7 +261,7 @@ impl Coordinator {
                 out.send(Party::Replica(replica), Message::Scan { request: number, timestamp, range, limit });
             }
         }
-        let rounds = request.rounds;
+        let rounds = if scan.settles { request.finishes.idle_rounds } else { request.rounds };
         self.timers.set(Timer::ScanEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
     }
 
@@ -301,7 +304,7 @@ impl Coordinator {
         let all_asked = request.asked.count() >= self.quorums.replicas();
         let is_widest = |page: &PageFound| request.answers.iter().all(|answer| answer.end <= page.end);
         let settles = scan.settles && !request.is_withheld(self.quorums);
-        let settled_by = self.settled_by(now, (scan.mode, settles), scan.started, request.rounds);
+        let settled_by = self.settled_by(now, (scan.mode, settles), scan.started, request.rounds > 0 || all_replied, request.rounds);
         let page = request.found(scan, (needed, settled_by), self.quorums, &self.recent_commits);
         // Another reply may save the transaction from being prepared.
         let may_settle = |page: &PageFound| scan.mode.is_read_only() && page.may_settle(request.answers.len(), self.quorums);
@@ -374,7 +377,7 @@ impl Coordinator {
         let needed = self.options.read_quorum.needed(self.quorums);
         let may_wait = scan.mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
         let settles = scan.settles && !request.is_withheld(self.quorums);
-        let settled_by = self.settled_by(now, (scan.mode, settles), scan.started, request.rounds + 1);
+        let settled_by = self.settled_by(now, (scan.mode, settles), scan.started, true, request.rounds);
         let page = request.found(scan, (needed, settled_by), self.quorums, &self.recent_commits);
         let is_enough = |page: &PageFound| match settled_by {
             Some(needed) => page.is_final(needed, self.quorums),
@@ -384,12 +387,19 @@ impl Coordinator {
             self.page_done(now, number, page, out);
             return;
         }
-        let in_the_way = match settled_by {
-            Some(_) if scan.mode == ReadMode::AsOf => request.in_the_way(self.quorums.weak()),
-            Some(_) => request.in_the_way(1).into_iter().take(STALLED_MAX).collect(),
-            None => Vec::new(),
+        let (weak, is_as_of, timestamp) = (self.quorums.weak(), scan.mode == ReadMode::AsOf, scan.timestamp);
+        let named = request.named().filter(|(_, voters)| !is_as_of || voters.count() >= weak);
+        let is_there = |transaction: &Transaction| {
+            transaction.timestamp() < timestamp && transaction.writes().iter().any(|write| request.range.contains(&write.key))
         };
+        let named: Vec<(Transaction, Voters)> =
+            named.filter(|(one, _)| settled_by.is_some() && is_there(one)).map(|(one, voters)| (one.clone(), voters)).collect();
         let Some(request) = self.scan_requests.get_mut(&number) else { return };
+        let in_the_way = if is_as_of {
+            named.into_iter().map(|(one, _)| one).collect()
+        } else {
+            request.finishes.take(named.iter().map(|(one, voters)| (one, *voters)), weak)
+        };
         let shard = usize::from(request.shard.0);
         for replica in self.cluster.replicas_of(request.shard) {
             if request.asked.contains(replica.index) && !request.replied.contains(replica.index) {
