@@ -32,6 +32,7 @@ scripts! {
     a_certificate_verifies_offline
     a_chain_of_abandoned_transactions_is_finished
     a_client_finishes_the_stalled_transaction_in_its_way
+    a_client_that_heard_of_clocks_too_long_ago_begins_again
     a_client_reads_its_own_commit_before_it_is_relayed
     a_commit_of_two_shards_is_relayed_by_2f_plus_1_replicas
     a_commit_stated_by_one_replica_is_not_taken_over

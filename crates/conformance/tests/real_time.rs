@@ -45,6 +45,14 @@ fn a_write_of_a_client_that_is_ahead_of_time_hides_what_is_written_later() {
     is_noticed(Mutant::EarlyVote, 12, &[NEAR, "clients=4 fault-kinds=slow-client clock-good-ms=500 fault-phase-ms=4000"]);
 }
 
+/// The same where replicas wait for what is ahead by little, and refuse what is ahead by more. Bounds that are good for long let a client go on ahead
+/// of time when its messages are quick again.
+#[test]
+fn a_write_further_ahead_of_time_than_is_waited_for_hides_what_is_written_later() {
+    let words = "clients=4 fault-kinds=slow-client time-bound-ms=20 clock-good-ms=4000 fault-phase-ms=4000";
+    is_noticed(Mutant::FutureEntered, 12, &[NEAR, words]);
+}
+
 #[test]
 fn replicas_that_all_start_again_with_clocks_behind_show_what_was_overwritten() {
     is_noticed(Mutant::ClockSetBack, 12, &[FAR, "clients=3 fault-kinds=set-clocks+cut-power clock-good-ms=500 fault-phase-ms=10000"]);

@@ -4,6 +4,8 @@
 //! shards 2                          begin anew with two shards
 //! limit 8                           all come back with room for eight undecided transactions
 //! begin t1 at 100 [by c2]           a transaction at 100 ms, of client 1 unless told
+//! follow c2                         its timestamps come from the replicas' clocks, once it has heard of these
+//! begin t1 now by c2                a transaction at the time that it is for such a client
 //! write t1 a 1 · delete t1 a        into its buffer
 //! read t1 a b [-> r0 r1]            asks replicas and delivers their replies
 //! read-only t1 a b [-> r0 r1]       the same, saying that nothing will be written
@@ -128,6 +130,7 @@ impl Script {
             "catch-up" => self.world.catch_up(milliseconds(line.word(1))),
             "begin" | "write" | "delete" | "claim" | "claim-range" | "read" | "read-only" | "read-as-of" | "scan" | "scan-only"
             | "scan-as-of" => self.build(&line),
+            "follow" => self.world.follow_clocks(words::parse_client(line.word(1))),
             "validate" => self.confirm(&line),
             "prepare" => self.prepare(&line),
             "recover" => self.deliver_to_replicas(&line, &[Kind::Recover]),
@@ -230,8 +233,11 @@ impl Script {
         let name = line.word(1);
         if line.word(0) == "begin" {
             let client = line.by.unwrap_or(ClientId(1));
-            let timestamp = Timestamp::new(instant(line.word(3).parse().expect("milliseconds")), client);
-            let buffer = Buffer::new(timestamp);
+            let time = match line.word(2) {
+                "now" => self.world.time_of(client),
+                _ => instant(line.word(3).parse().expect("milliseconds")),
+            };
+            let buffer = Buffer::new(Timestamp::new(time, client));
             let work =
                 Work { client, buffer, made: None, lies: false, is_as_of: false, operation: None, validated: false, certificate: None };
             self.works.insert(name.to_owned(), work);

@@ -1,6 +1,7 @@
 //! Plays scripts against real replicas and coordinators, and compares what happens with what stands in them.
 
 pub mod chance;
+mod clocks;
 mod language;
 mod lies;
 pub mod members;

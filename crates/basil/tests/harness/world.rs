@@ -136,7 +136,7 @@ pub struct World {
     past: Vec<Envelope>,
     verifier: Verifier,
     seats: BTreeMap<ReplicaId, Seat>,
-    clients: BTreeMap<ClientId, Turns<Coordinator>>,
+    pub clients: BTreeMap<ClientId, Turns<Coordinator>>,
     silenced: BTreeSet<ReplicaId>,
     keys_asked: BTreeMap<(Party, u64), Vec<Key>>,
     ranges_asked: BTreeMap<(Party, u64), KeyRange>,

@@ -117,6 +117,7 @@ impl EngineSetting for BasilSetting {
             format!("plans={}", join(self.plans.iter().copied())),
             format!("delay-attacks={}", join(self.delay_attacks.iter().copied())),
             format!("window-ms={}", replica.window_ms),
+            format!("time-bound-ms={}", replica.time_bound_ms),
             format!("clock-good-ms={}", replica.clock_good_ms),
             format!("janitor-timeout-ms={}", replica.janitor_timeout_ms),
             format!("authorship-wait-ms={}", replica.authorship_wait_ms),
@@ -136,6 +137,8 @@ impl EngineSetting for BasilSetting {
             "plans" => set(&mut self.plans, subset(value).and_then(some)),
             "delay-attacks" => set(&mut self.delay_attacks, subset(value)),
             "window-ms" => set(&mut replica.window_ms, number(value, 1_000, 3_600_000)),
+            // Every window is at least twice as long.
+            "time-bound-ms" => set(&mut replica.time_bound_ms, number(value, 1, 500)),
             "clock-good-ms" => {
                 set(&mut replica.clock_good_ms, number(value, 10, 60_000)).map(|()| coordinator.clock_good_ms = replica.clock_good_ms)
             }
@@ -163,8 +166,9 @@ impl EngineSetting for BasilSetting {
         let plans = simulator::subsets(&self.plans).into_iter().filter(|plans| !plans.is_empty());
         all.extend(plans.map(|some| with(&|other| other.plans.clone_from(&some))));
         let (replica, coordinator) = (ReplicaOptions::default(), CoordinatorOptions::default());
-        let plainer: [&dyn Fn(&mut Self); 11] = [
+        let plainer: [&dyn Fn(&mut Self); 12] = [
             &|other| (other.replica.clock_good_ms, other.coordinator.clock_good_ms) = (replica.clock_good_ms, coordinator.clock_good_ms),
+            &|other| other.replica.time_bound_ms = replica.time_bound_ms,
             &|other| other.replica.window_ms = replica.window_ms,
             &|other| other.replica.janitor_timeout_ms = replica.janitor_timeout_ms,
             &|other| other.replica.authorship_wait_ms = replica.authorship_wait_ms,
@@ -269,6 +273,7 @@ mod tests {
             ("delay-us=9..1", "above"),
             ("late=3", "two numbers"),
             ("read-quorum=all", "majority"),
+            ("time-bound-ms=501", "from 1 to 500"),
         ] {
             let error = scenario("calm").with(words).expect_err(words);
             assert!(error.contains(hint), "{words}: {error}");
