@@ -262,6 +262,11 @@ impl<D: Driver> Machine for Session<D> {
         }
     }
 
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let events = outbox.lend(|outbox| self.driver.end_turn(now, outbox));
+        outbox.events.extend(events.into_iter().filter_map(|event| self.on_event(event)));
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.driver.deadline()
     }

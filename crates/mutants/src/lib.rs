@@ -48,6 +48,7 @@ mutants! {
     OwnClock: "order", "a client takes its timestamps from its own clock";
     LowestClock: "order", "a client takes the lowest bound on a replica's clock for the cluster's time";
     StepUnnoticed: "order", "a client whose clock stood still goes on with what it began before it noticed";
+    OldClockOutlived: "order", "what is taken from a clock that showed too little, before another is told, is taken for right";
     PauseOutlived: "order", "answers that were under way while a client stood still bound clocks after it has noticed";
     StartsAlone: "order", "a replica that starts goes by its machine's clock, whatever the others' show";
     ServesAtOnce: "order", "a replica whose clock was set reads and votes at once, while clients may rely on what it showed before";
