@@ -134,7 +134,7 @@ impl<D: Driver> Session<D> {
     fn begin(&mut self, now: Time, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
         match request {
             Request::Read { timestamp, keys, mode } => {
-                if mode != ReadMode::AsOf {
+                if !mode.is_as_of() {
                     keys.iter().for_each(|key| self.key_times.read(key, timestamp));
                 }
                 self.under_way.insert(operation, UnderWay::Read(timestamp, mode));
@@ -344,7 +344,7 @@ fn gather(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Option<V
         let ReadEvidence { timestamp: read_at, mode, what } = evidence.take().map_err(|_| Foreign)?;
         // What was validated holds at the timestamp of the read alone.
         let is_of_now = read_at == timestamp;
-        is_as_of &= is_of_now && mode == ReadMode::AsOf;
+        is_as_of &= is_of_now && mode.is_as_of();
         let at_commit = |found: ReadFound| ReadFound { validated: if is_of_now { found.validated } else { Voters::default() }, ..found };
         match what {
             What::Keys(found) => found.into_iter().for_each(|found| buffer.found(at_commit(found))),
@@ -414,8 +414,8 @@ impl Failure {
     #[must_use]
     pub fn refusal_of_read(self, mode: ReadMode) -> engine::Refusal {
         match self {
-            Self::Refused(Refusal::NotKept { kept_ms }) if mode == ReadMode::AsOf => engine::Refusal::NotKept { kept_ms },
-            Self::Refused(Refusal::TooNew) if mode == ReadMode::AsOf => engine::Refusal::NotPast,
+            Self::Refused(Refusal::NotKept { kept_ms }) if mode.is_as_of() => engine::Refusal::NotKept { kept_ms },
+            Self::Refused(Refusal::TooNew) if mode.is_as_of() => engine::Refusal::NotPast,
             Self::TooLow => engine::Refusal::TooOld,
             Self::TimedOut => engine::Refusal::Unavailable,
             Self::Refused(refusal) => refusal.into(),

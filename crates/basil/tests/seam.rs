@@ -166,8 +166,13 @@ fn what_is_voted_down_is_tried_at_a_later_timestamp_and_not_for_ever() {
 
 /// What the application is told of a read of `a` as of `time` when all replicas answer with what `answer` gives for the request's number.
 fn read_of_the_past(client: &mut Client, time: u64, answer: impl Fn(u64) -> Message) -> Result<Found, Refusal> {
+    read_in(client, ReadMode::AsOf, time, answer)
+}
+
+/// The same for this kind of a reader.
+fn read_in(client: &mut Client, mode: ReadMode, time: u64, answer: impl Fn(u64) -> Message) -> Result<Found, Refusal> {
     let timestamp = Timestamp { time, ..NOW };
-    client.asks(Request::Read { timestamp, keys: vec![Key::from("a")], mode: ReadMode::AsOf });
+    client.asks(Request::Read { timestamp, keys: vec![Key::from("a")], mode });
     let replicas: Vec<ReplicaId> = client.members.cluster.replicas().collect();
     client.requests += 1;
     let number = client.requests;
@@ -202,6 +207,32 @@ fn the_past_is_read_though_a_reader_of_the_present_would_begin_again() {
     assert!(outbox.sends.is_empty(), "{:?}", outbox.sends);
     let is_committed = |tell: &Tell| matches!(tell, Tell::Response { outcome: Ok(Response::Committed(commit)), .. } if commit.path == CommitPath::ReadOnly);
     assert!(outbox.events.iter().any(is_committed), "{:?}", outbox.events);
+}
+
+#[test]
+fn what_was_so_long_ago_is_not_counted_from_a_clock_that_showed_too_little() {
+    let mut client = Client::new();
+    let mut ahead_ns = 1_000_000_000;
+    let old = client.hears_clocks(ahead_ns);
+    let read = |client: &mut Client, mode: ReadMode, time: u64, ahead_ns: u64| {
+        let clock = client.now.0 + ahead_ns;
+        let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+        let nothing =
+            |request| Message::ReadReply { request, clock, results: vec![result.clone()], prepared: Vec::new(), is_promised: true };
+        read_in(client, mode, time, nothing).map(|found| found.found.len())
+    };
+    let now = old.read(client.now);
+    assert_eq!(read(&mut client, ReadMode::Ago { now }, now, ahead_ns), Ok(1), "its clock is right");
+    // It stood still for ten seconds. What it took for the present was the past, and what was a while ago was longer ago.
+    let now = old.read(client.now);
+    ahead_ns += 10_000_000_000;
+    client.hears_clocks(ahead_ns);
+    for ago_ns in [0, 500_000_000] {
+        assert_eq!(read(&mut client, ReadMode::Ago { now }, now - ago_ns, ahead_ns), Err(Refusal::TooOld));
+        assert_eq!(read(&mut client, ReadMode::AsOf, now - ago_ns, ahead_ns), Ok(1), "of a time that it names it may be told");
+    }
+    let now = client.hears_clocks(ahead_ns).read(client.now);
+    assert_eq!(read(&mut client, ReadMode::Ago { now }, now, ahead_ns), Ok(1), "it begins again");
 }
 
 #[test]

@@ -147,6 +147,7 @@ mutants! {
     AsOfUnvalidated: "the past", "whoever reads the past takes what f+1 show, validated or not";
     AsOfWriterLeft: "the past", "whoever reads the past leaves the writers in its way to others";
     AsOfBegunAgain: "the past", "whoever reads the past is sent away where one who reads the present would begin again";
+    AgoUnchecked: "the past", "whoever reads what was so long ago counts from a clock that may have shown too little";
     HiddenDenied: "read-only", "what may not be shown is denied";
     CommitSlowQuorum: "§4.2 (1)", "one vote fewer than 3f+1 commits slowly";
     AbortSlowQuorum: "§4.2 (2)", "one vote fewer than f+1 aborts slowly";

@@ -1,7 +1,7 @@
 //! How the coordinator reads (Basil §4.1), whom it asks and when it asks more of them; and how it commits what has only read.
 //! What the replies for one key amount to is in [`crate::reading`].
 //!
-//! Whoever reads the past ([`ReadMode::AsOf`]) has nothing to commit: it is told of a key once enough replicas validate what they show
+//! Whoever reads the past ([`ReadMode::is_as_of`]) has nothing to commit: it is told of a key once enough replicas validate what they show
 //! (`docs/protocols/basil.md`, "Reading the past"). Until then it finishes the writers in its way, and asks again.
 
 use std::collections::BTreeMap;
@@ -230,7 +230,7 @@ impl Coordinator {
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let everyone = self.quorums.replicas();
-        if operation.mode == ReadMode::AsOf {
+        if operation.mode.is_as_of() {
             if are_final(&choices, self.quorums) {
                 self.request_done(number, choices, out);
             } else if all_replied && request.asked.count() < everyone {
@@ -285,7 +285,7 @@ impl Coordinator {
         }
         let needed = self.options.read_quorum.needed(self.quorums);
         let choices = request.choices(needed, self.quorums, &self.recent_commits);
-        let is_as_of = operation.mode == ReadMode::AsOf;
+        let is_as_of = operation.mode.is_as_of();
         let may_wait = operation.mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
         let is_enough = if is_as_of { are_final(&choices, self.quorums) } else { !choices.contains(&Choice::Nothing) && !may_wait };
         if is_enough {
@@ -322,9 +322,13 @@ impl Coordinator {
     }
 
     /// Whether a transaction that has read at `timestamp` has to begin again, as it may lie below what was acknowledged before it began. A
-    /// reader of the past lies there by choice.
+    /// reader of the past lies there by choice; but if it chose by what the cluster's clock showed, that was not to be too little.
     pub(super) fn begins_too_low(&self, mode: ReadMode, timestamp: Timestamp) -> bool {
-        (mode != ReadMode::AsOf || broken(Mutant::AsOfBegunAgain)) && self.is_too_low(timestamp)
+        match mode {
+            ReadMode::AsOf => broken(Mutant::AsOfBegunAgain) && self.is_too_low(timestamp),
+            ReadMode::Ago { now } => !broken(Mutant::AgoUnchecked) && self.is_too_low(Timestamp { time: now, ..timestamp }),
+            ReadMode::Interactive | ReadMode::ReadOnly => self.is_too_low(timestamp),
+        }
     }
 
     pub(super) fn on_read_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) {

@@ -126,7 +126,7 @@ impl ScanRequest {
 
     /// What they amount to by now. Who only reads needs `3f + 1` of them.
     fn found(&self, operation: &ScanOperation, needed: usize, quorums: Quorums, fresh: &RecentCommits) -> Option<PageFound> {
-        let is_as_of = operation.mode == ReadMode::AsOf && !broken(Mutant::AsOfUnvalidated);
+        let is_as_of = operation.mode.is_as_of() && !broken(Mutant::AsOfUnvalidated);
         let settles = operation.mode.is_read_only() && (is_as_of || self.answers.len() >= quorums.validation());
         let complete = if settles { quorums.validation() } else { needed };
         self.page(complete, needed, operation.timestamp, quorums, fresh).filter(|page| page.end > *self.range.low())
@@ -282,7 +282,7 @@ impl Coordinator {
         let may_settle = |page: &PageFound| scan.mode.is_read_only() && page.may_settle(request.answers.len(), self.quorums);
         let is_done = |page: &PageFound| {
             let is_last = all_replied && all_asked;
-            if scan.mode == ReadMode::AsOf {
+            if scan.mode.is_as_of() {
                 return page.is_final(self.quorums) && (is_widest(page) || is_last);
             }
             page.is_newest() && !may_settle(page) && is_widest(page) || page.is_vouched() && is_last
@@ -347,7 +347,7 @@ impl Coordinator {
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
-        let is_as_of = scan.mode == ReadMode::AsOf;
+        let is_as_of = scan.mode.is_as_of();
         let may_wait = scan.mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
         let page = request.found(scan, needed, self.quorums, &self.recent_commits);
         let is_enough = |page: &PageFound| if is_as_of { page.is_final(self.quorums) } else { page.is_vouched() && !may_wait };
