@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Notice, Operation, Profile, ReadMode, Refusal, Request,
-    Response, Statistics, Tell,
+    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Notice, Operation, Profile, Refusal, Request, Response,
+    Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
