@@ -28,9 +28,10 @@ pub async fn take(client: &Client, path: &Path, before: &[PathBuf], progress: Pr
     if old.as_ref().is_some_and(|old| old.header().cluster != cluster) {
         return Err(Error::Chain("the backups before are of another cluster".to_owned()));
     }
-    let begun = client.begin_as_of(AsOf::Ago(Duration::ZERO))?;
+    // A time that the client chose by a clock that may have shown too little is found out by a read, and chosen anew.
+    let begun = client.read_as_of(AsOf::Ago(Duration::ZERO), |txn| async move { txn.get(last_key()).await }).await?;
     // The timestamp of a transaction that reads the past is the first one after that time.
-    let as_of = begun.timestamp().map_or(0, |timestamp| timestamp.time - 1);
+    let as_of = begun.commit.timestamp.time - 1;
     let mut writer = Writer::new(path, &Header { cluster, as_of, since })?;
     let mut content = Content::default();
     let mut pages = Pages::new(client, Some(as_of));

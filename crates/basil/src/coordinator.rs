@@ -51,6 +51,8 @@ pub use self::interface::{Command, CoordinatorCounts, CoordinatorOptions, Event,
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Clocks,
+    /// Another clock has been told.
+    ClockTold,
     ReadEscalation(u64),
     ScanEscalation(u64),
     ReadValidation(u64),
@@ -688,10 +690,11 @@ impl Machine for Coordinator {
     type Event = Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
-        if let (Input::Command(_), Some(clocks)) = (&input, &mut self.clocks)
-            && clocks.used(now)
-        {
-            self.timers.set(Timer::Clocks, clocks.due());
+        if let Some(clocks) = &mut self.clocks {
+            clocks.step(now);
+            if matches!(input, Input::Command(_)) && clocks.used(now) {
+                self.timers.set(Timer::Clocks, clocks.due());
+            }
         }
         match input {
             Input::Command(Command::Read { operation, timestamp, keys, mode }) => {
@@ -764,6 +767,8 @@ impl Machine for Coordinator {
                 while let Some(timer) = self.timers.expire(now) {
                     match timer {
                         Timer::Clocks => self.ask_clocks(now, outbox),
+                        // The step is what was wanted.
+                        Timer::ClockTold => {}
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
                         Timer::ScanEscalation(number) => self.on_scan_escalation(now, number, outbox),
                         Timer::ReadValidation(number) => self.on_confirmation_over(now, number, outbox),
@@ -774,6 +779,12 @@ impl Machine for Coordinator {
                     }
                 }
             }
+        }
+    }
+
+    fn end_turn(&mut self, now: Time, _outbox: &mut OutboxOf<Self>) {
+        if self.clocks.as_mut().is_some_and(ReplicaClocks::end_turn) {
+            self.timers.set(Timer::ClockTold, now);
         }
     }
 

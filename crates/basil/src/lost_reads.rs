@@ -151,7 +151,8 @@ mod tests {
         (LOST..=LOST_MAX).for_each(|_| lost.note(7, &reader, Decision::Commit));
         assert!(!lost.are_lost(std::slice::from_ref(&a)), "it is forgotten in time");
         let range = KeyRange::new(a, Key::from("c")).expect("it has keys");
-        let scanner = Transaction::with_ranges(ClusterId::new([1; 16]), Timestamp::new(5, ClientId(1)), Vec::new(), vec![range], Vec::new());
+        let scanner =
+            Transaction::with_ranges(ClusterId::new([1; 16]), Timestamp::new(5, ClientId(1)), Vec::new(), vec![range], Vec::new());
         let scanner = scanner.expect("it reads a range");
         (0..LOST).for_each(|_| lost.note(7, &scanner, Decision::Abort));
         assert!(lost.are_ranges_lost());

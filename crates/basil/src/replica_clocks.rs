@@ -18,6 +18,9 @@
 //! far beyond their bounds. But the answers that show it may have been given in the middle of the pause, and then the bounds that follow from
 //! them are too low as well; so are those of older answers that were under way and come only now. So nothing counts any more that was asked for
 //! before it showed, and all are asked anew.
+//!
+//! Whoever takes timestamps goes by a clock until the next one is told, at the end of a turn. What is taken from the old one meanwhile is too low
+//! as well, though it may lie above what the new one showed when it was found.
 
 use engine::{ClusterClock, stretched};
 use machine::{Time, Voters};
@@ -97,6 +100,10 @@ pub(crate) struct ReplicaClocks {
     beyond: Vec<Voters>,
     /// Timestamps up to here, in nanoseconds, were given while clocks were taken to be earlier than they were.
     too_low: u64,
+    /// The clock that was told at the end of the last turn: timestamps are taken from it until the end of this one.
+    told: Option<ClusterClock>,
+    /// One that was told and showed too little; and whether another has been told since.
+    outdated: Option<(ClusterClock, bool)>,
     /// When it last showed that this process stood still. Answers to what was asked before say nothing.
     stood_still: Time,
     ask_at: Time,
@@ -117,6 +124,8 @@ impl ReplicaClocks {
             good_until: Time(0),
             beyond,
             too_low: 0,
+            told: None,
+            outdated: None,
             stood_still: Time(0),
             ask_at: Time(0),
             wait_ms: FIRST_MS.0,
@@ -133,6 +142,24 @@ impl ReplicaClocks {
     pub fn is_too_low(&self, time: u64) -> bool {
         let is_before_step = time <= self.too_low && !broken(Mutant::StepUnnoticed);
         is_before_step || self.clock.is_some_and(|clock| time > clock.read(self.good_until))
+    }
+
+    /// A step begins. By now, timestamps may have been taken from a clock that showed too little.
+    pub fn step(&mut self, now: Time) {
+        let Some((clock, is_over)) = self.outdated else { return };
+        self.too_low = self.too_low.max(clock.read(now));
+        if is_over {
+            self.outdated = None;
+        }
+    }
+
+    /// A turn ends, and the clock is told. Whether a step is wanted as soon as that has been done.
+    pub fn end_turn(&mut self) -> bool {
+        self.told = self.clock;
+        if let Some((_, is_over)) = &mut self.outdated {
+            *is_over = true;
+        }
+        self.outdated.is_some()
     }
 
     /// A transaction runs: clocks are to be known well. Whether they are now to be asked for sooner.
@@ -210,10 +237,14 @@ impl ReplicaClocks {
         has_stepped
     }
 
-    /// What has a timestamp below what the clock shows now may have been begun by one that showed too little. So may what begins before the new
-    /// one has been told.
+    /// What has a timestamp below what the clock shows now may have been begun by one that showed too little. So may whatever begins before the
+    /// new one has been told.
     fn began_too_low(&mut self, now: Time) {
-        self.too_low = self.too_low.max(self.clock.map_or(0, |clock| clock.read(now)).saturating_sub(1));
+        let shows = self.clock.map_or(0, |clock| clock.read(now));
+        self.too_low = self.too_low.max(shows.saturating_sub(1));
+        if !broken(Mutant::OldClockOutlived) {
+            self.outdated = self.told.filter(|told| told.read(now) < shows).map(|told| (told, false));
+        }
     }
 
     fn update(&mut self, now: Time) {
@@ -404,6 +435,41 @@ mod tests {
         hear(&mut clocks, now, &[SECOND as i64; 6]);
         let told = time(&clocks, now + 2_000_000).expect("all are known");
         assert!(clocks.is_too_low(old.read(Time(now + 100_000_000))) && !clocks.is_too_low(told));
+    }
+
+    #[test]
+    fn what_is_taken_from_the_old_clock_until_the_new_one_is_told_is_too_low() {
+        let mut clocks = clocks();
+        hear(&mut clocks, 0, &[0; 6]);
+        assert!(!clocks.end_turn());
+        // It was paused for 10 ms, and its own clock did not go on.
+        let (old, ahead) = (clocks.clock().expect("all are known"), 10_000_000);
+        hear(&mut clocks, SECOND, &[ahead; 6]);
+        hear(&mut clocks, SECOND + 1_000_000, &[ahead; 6]);
+        let is_too_low = |clocks: &mut ReplicaClocks, taken: u64, now: u64| {
+            clocks.step(Time(now));
+            clocks.is_too_low(old.read(Time(taken)))
+        };
+        // The turn takes long: in it, and until the clock is told, others go by the old one.
+        assert!(is_too_low(&mut clocks, SECOND + 50_000_000, SECOND + 60_000_000));
+        assert!(clocks.end_turn());
+        assert!(is_too_low(&mut clocks, SECOND + 80_000_000, SECOND + 90_000_000));
+        let new = clocks.clock().expect("all are known");
+        assert!(!clocks.is_too_low(new.read(Time(SECOND + 90_000_000))) && !clocks.end_turn());
+        clocks.step(Time(SECOND + 200_000_000));
+        assert!(!clocks.is_too_low(new.read(Time(SECOND + 90_000_000))), "nobody goes by the old one any more");
+    }
+
+    #[test]
+    fn a_clock_that_showed_too_much_makes_nothing_too_low() {
+        let mut clocks = clocks();
+        hear(&mut clocks, 0, &[SECOND as i64; 6]);
+        clocks.end_turn();
+        // It went by a clock that was ahead, and heard nothing for long.
+        let now = 10 * SECOND;
+        hear(&mut clocks, now, &[0; 6]);
+        hear(&mut clocks, now + 2_000_000, &[0; 6]);
+        assert!(!clocks.end_turn());
     }
 
     #[test]

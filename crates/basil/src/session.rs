@@ -134,7 +134,7 @@ impl<D: Driver> Session<D> {
     fn begin(&mut self, now: Time, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
         match request {
             Request::Read { timestamp, keys, mode } => {
-                if mode != ReadMode::AsOf {
+                if !mode.is_as_of() {
                     keys.iter().for_each(|key| self.key_times.read(key, timestamp));
                 }
                 self.under_way.insert(operation, UnderWay::Read(timestamp, mode));
@@ -262,6 +262,11 @@ impl<D: Driver> Machine for Session<D> {
         }
     }
 
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let events = outbox.lend(|outbox| self.driver.end_turn(now, outbox));
+        outbox.events.extend(events.into_iter().filter_map(|event| self.on_event(event)));
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.driver.deadline()
     }
@@ -309,7 +314,11 @@ impl<D: Driver> engine::Session for Session<D> {
         out.counter("refreshes", "Times a transaction was voted down and tried again at a later timestamp", self.refreshes);
         out.counter("retries", "Requests sent again", counts.retries);
         out.counter("read_escalations", "Reads that had to ask more replicas", counts.read_escalations);
-        out.counter("settled_reads", "Reads that waited until nothing was undecided, as such reads had been lost again and again", counts.settled_reads);
+        out.counter(
+            "settled_reads",
+            "Reads that waited until nothing was undecided, as such reads had been lost again and again",
+            counts.settled_reads,
+        );
         self.driver.more_statistics(out);
     }
 }
@@ -340,7 +349,7 @@ fn gather(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Option<V
         let ReadEvidence { timestamp: read_at, mode, what } = evidence.take().map_err(|_| Foreign)?;
         // What was validated holds at the timestamp of the read alone.
         let is_of_now = read_at == timestamp;
-        is_as_of &= is_of_now && mode == ReadMode::AsOf;
+        is_as_of &= is_of_now && mode.is_as_of();
         let at_commit = |found: ReadFound| ReadFound { validated: if is_of_now { found.validated } else { Voters::default() }, ..found };
         match what {
             What::Keys(found) => found.into_iter().for_each(|found| buffer.found(at_commit(found))),
@@ -410,8 +419,8 @@ impl Failure {
     #[must_use]
     pub fn refusal_of_read(self, mode: ReadMode) -> engine::Refusal {
         match self {
-            Self::Refused(Refusal::NotKept { kept_ms }) if mode == ReadMode::AsOf => engine::Refusal::NotKept { kept_ms },
-            Self::Refused(Refusal::TooNew) if mode == ReadMode::AsOf => engine::Refusal::NotPast,
+            Self::Refused(Refusal::NotKept { kept_ms }) if mode.is_as_of() => engine::Refusal::NotKept { kept_ms },
+            Self::Refused(Refusal::TooNew) if mode.is_as_of() => engine::Refusal::NotPast,
             Self::TooLow => engine::Refusal::TooOld,
             Self::TimedOut => engine::Refusal::Unavailable,
             Self::Refused(refusal) => refusal.into(),

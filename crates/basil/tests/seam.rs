@@ -8,7 +8,9 @@ use basil::receipt::ReceiptError;
 use basil::{Certificate, Coordinator, CoordinatorOptions, Decision, Message, Receipt, Session, Transaction, Vote, Write};
 use bytes::Bytes;
 use crypto::leaf;
-use engine::{Ask, Capability, CommitPath, CommitRequest, Evidence, Found, Proof as _, ReadMode, Refusal, Request, Response, Tell};
+use engine::{
+    Ask, Capability, ClusterClock, CommitPath, CommitRequest, Evidence, Found, Proof as _, ReadMode, Refusal, Request, Response, Tell,
+};
 use machine::{Input, Machine, Outbox, Time};
 use types::{ClientId, Key, Party, ReplicaId, ShardId, Timestamp, Value};
 
@@ -64,6 +66,8 @@ struct Client {
     members: Members,
     session: Session,
     now: Time,
+    /// The cluster's clock that was told last.
+    clock: Option<ClusterClock>,
     /// How many reads it has sent.
     requests: u64,
 }
@@ -75,7 +79,7 @@ impl Client {
         let mut session = Session::new(cluster.id(), Coordinator::for_client(cluster.clone(), CoordinatorOptions::default()));
         let now = Time(NOW.time);
         session.step(now, Input::Tick, &mut Outbox::default());
-        let mut client = Self { members, session, now, requests: 0 };
+        let mut client = Self { members, session, now, clock: None, requests: 0 };
         for replica in cluster.replicas() {
             let reply = Message::ClockReply { asked_at: NOW.time, clock: NOW.time + 1_000_000_000 };
             client.hears(replica, reply);
@@ -94,7 +98,21 @@ impl Client {
         let mut outbox = Outbox::default();
         self.now = Time(self.now.0 + 1_000_000);
         self.session.step(self.now, Input::Message { from: Party::Replica(from), message }, &mut outbox);
+        for event in &outbox.events {
+            if let Tell::Clock(clock) = event {
+                self.clock = Some(*clock);
+            }
+        }
         (prepared(outbox.sends), outbox.events)
+    }
+
+    /// All replicas are asked now, and their clocks are so much ahead of the client's. The cluster's clock, as it is then.
+    fn hears_clocks(&mut self, ahead_ns: u64) -> ClusterClock {
+        for replica in self.members.cluster.clone().replicas() {
+            let asked_at = self.now.0;
+            self.hears(replica, Message::ClockReply { asked_at, clock: asked_at + ahead_ns });
+        }
+        self.clock.expect("it is told")
     }
 
     /// All replicas vote `transaction` down: what is prepared then, and what the application is told.
@@ -148,8 +166,13 @@ fn what_is_voted_down_is_tried_at_a_later_timestamp_and_not_for_ever() {
 
 /// What the application is told of a read of `a` as of `time` when all replicas answer with what `answer` gives for the request's number.
 fn read_of_the_past(client: &mut Client, time: u64, answer: impl Fn(u64) -> Message) -> Result<Found, Refusal> {
+    read_in(client, ReadMode::AsOf, time, answer)
+}
+
+/// The same for this kind of a reader.
+fn read_in(client: &mut Client, mode: ReadMode, time: u64, answer: impl Fn(u64) -> Message) -> Result<Found, Refusal> {
     let timestamp = Timestamp { time, ..NOW };
-    client.asks(Request::Read { timestamp, keys: vec![Key::from("a")], mode: ReadMode::AsOf });
+    client.asks(Request::Read { timestamp, keys: vec![Key::from("a")], mode });
     let replicas: Vec<ReplicaId> = client.members.cluster.replicas().collect();
     client.requests += 1;
     let number = client.requests;
@@ -184,6 +207,66 @@ fn the_past_is_read_though_a_reader_of_the_present_would_begin_again() {
     assert!(outbox.sends.is_empty(), "{:?}", outbox.sends);
     let is_committed = |tell: &Tell| matches!(tell, Tell::Response { outcome: Ok(Response::Committed(commit)), .. } if commit.path == CommitPath::ReadOnly);
     assert!(outbox.events.iter().any(is_committed), "{:?}", outbox.events);
+}
+
+#[test]
+fn what_was_so_long_ago_is_not_counted_from_a_clock_that_showed_too_little() {
+    let mut client = Client::new();
+    let mut ahead_ns = 1_000_000_000;
+    let old = client.hears_clocks(ahead_ns);
+    let read = |client: &mut Client, mode: ReadMode, time: u64, ahead_ns: u64| {
+        let clock = client.now.0 + ahead_ns;
+        let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+        let nothing =
+            |request| Message::ReadReply { request, clock, results: vec![result.clone()], prepared: Vec::new(), is_promised: true };
+        read_in(client, mode, time, nothing).map(|found| found.found.len())
+    };
+    let now = old.read(client.now);
+    assert_eq!(read(&mut client, ReadMode::Ago { now }, now, ahead_ns), Ok(1), "its clock is right");
+    // It stood still for ten seconds. What it took for the present was the past, and what was a while ago was longer ago.
+    let now = old.read(client.now);
+    ahead_ns += 10_000_000_000;
+    client.hears_clocks(ahead_ns);
+    for ago_ns in [0, 500_000_000] {
+        assert_eq!(read(&mut client, ReadMode::Ago { now }, now - ago_ns, ahead_ns), Err(Refusal::TooOld));
+        assert_eq!(read(&mut client, ReadMode::AsOf, now - ago_ns, ahead_ns), Ok(1), "of a time that it names it may be told");
+    }
+    let now = client.hears_clocks(ahead_ns).read(client.now);
+    assert_eq!(read(&mut client, ReadMode::Ago { now }, now, ahead_ns), Ok(1), "it begins again");
+}
+
+#[test]
+fn what_begins_by_the_old_clock_before_the_new_one_is_told_begins_again() {
+    let mut client = Client::new();
+    let old = client.hears_clocks(1_000_000_000);
+    let end_turn = |client: &mut Client| client.session.end_turn(client.now, &mut Outbox::default());
+    end_turn(&mut client);
+    let commit = |client: &mut Client, time: u64| {
+        let writes = vec![(Key::from("a"), Some(Value::from("1")))];
+        let request = Request::Commit(CommitRequest { timestamp: Timestamp { time, ..NOW }, reads: Vec::new(), writes });
+        let mut outbox = Outbox::default();
+        client.session.step(client.now, Input::Command(Ask { operation: 5, request }), &mut outbox);
+        match outbox.events.pop() {
+            Some(Tell::Response { outcome: Err(refusal), .. }) => Some(refusal),
+            _ => None,
+        }
+    };
+    // It stood still for 20 ms, and found that out. The turn takes long, and its application has not been told yet.
+    client.hears_clocks(1_020_000_000);
+    let new = client.hears_clocks(1_020_000_000);
+    client.now = client.now.after_ms(50);
+    let taken = old.read(client.now);
+    assert_eq!(commit(&mut client, taken), Some(Refusal::TooOld));
+    client.now = client.now.after_ms(50);
+    let (taken, told) = (old.read(client.now), client.now);
+    end_turn(&mut client);
+    assert!(client.session.deadline().is_some_and(|due| due <= told), "another turn follows at once");
+    client.now = Time(told.0 + 10_000);
+    client.session.step(client.now, Input::Tick, &mut Outbox::default());
+    end_turn(&mut client);
+    client.now = client.now.after_ms(50);
+    assert_eq!(commit(&mut client, taken), Some(Refusal::TooOld), "it is heard of later");
+    assert_eq!(commit(&mut client, new.read(Time(told.0 + 10_000))), None);
 }
 
 #[test]

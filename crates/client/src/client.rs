@@ -38,7 +38,7 @@ pub struct Committed<T> {
 pub enum AsOf {
     /// This time.
     Time(SystemTime),
-    /// So long before now.
+    /// So long before now. Of no time at all, whatever was acknowledged before it is asked for is in it.
     Ago(Duration),
 }
 
@@ -115,11 +115,14 @@ impl Client {
     /// Begins a transaction that reads the past: what was there at `as_of`. What it reads is final when it returns, and so is of one state
     /// of the database whether it commits or not. Its commit refuses writes.
     ///
+    /// Of [`AsOf::Ago`] a read may end in [`Error::TooOld`]: what the replicas' clocks showed was not known well enough when this was called, as
+    /// after a pause of this machine. Then begin it again; [`Client::read_as_of`] does so by itself.
+    ///
     /// # Errors
     /// [`Refusal::NotPast`] in [`Error::Refused`], when the time has not come yet by the replicas' clocks.
     pub fn begin_as_of(&self, as_of: AsOf) -> Result<Transaction, Error> {
-        let timestamp = self.connection.as_of(as_of)?;
-        Ok(Transaction::begin(Arc::clone(&self.connection), None).reading_as_of(timestamp))
+        let place = self.connection.as_of(as_of)?;
+        Ok(Transaction::begin(Arc::clone(&self.connection), None).reading_as_of(place))
     }
 
     /// Runs `work` in a transaction and commits it; begins again, after a growing and jittered wait, when it conflicts with
@@ -182,8 +185,12 @@ impl Client {
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,
     {
-        let (value, commit) = attempt(&work, self.begin_as_of(as_of)?).await?;
-        Ok(Committed { value, commit, attempts: 1 })
+        let work = &work;
+        let once = || {
+            let begun = self.begin_as_of(as_of);
+            async move { attempt(work, begun?).await }
+        };
+        self.retried(once).await
     }
 
     /// Runs a transaction whose operations are all known, in their order; gives what its [`Operation::Get`]s found. Tries again

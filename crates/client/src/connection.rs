@@ -366,19 +366,19 @@ impl Connection {
         Timestamp::new(time, self.client)
     }
 
-    /// The timestamp above all that had a time of `as_of` or before it, and below all that came later.
-    pub fn as_of(&self, as_of: AsOf) -> Result<Timestamp, Error> {
+    /// The timestamp above all that had a time of `as_of` or before it, and below all that came later, and how to read there.
+    pub fn as_of(&self, as_of: AsOf) -> Result<(Timestamp, ReadMode), Error> {
         self.can(Capability::AsOf)?;
         let local = self.clock.now();
         let now = self.cluster_clock.borrow().map_or(local.0, |clock| clock.read(local));
         let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let time = match as_of {
-            AsOf::Ago(ago) => now.saturating_sub(nanoseconds(ago)),
+        let (time, mode) = match as_of {
+            AsOf::Ago(ago) => (now.saturating_sub(nanoseconds(ago)), ReadMode::Ago { now }),
             // What was before 1970 is no longer kept.
-            AsOf::Time(time) => time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanoseconds),
+            AsOf::Time(time) => (time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanoseconds), ReadMode::AsOf),
         };
         let after = time.checked_add(1).filter(|_| time <= now).ok_or_else(|| self.error(engine::Refusal::NotPast))?;
-        Ok(Timestamp::above_all_before(after))
+        Ok((Timestamp::above_all_before(after), mode))
     }
 
     /// What to tell people when this machine's clock was far from the replicas' as the client connected.

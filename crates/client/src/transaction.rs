@@ -67,9 +67,9 @@ impl Transaction {
         Self { mode: ReadMode::ReadOnly, ..self }
     }
 
-    /// The same, which reads what there was before `timestamp`.
-    pub(crate) fn reading_as_of(self, timestamp: Timestamp) -> Self {
-        Self { mode: ReadMode::AsOf, timestamp: Arc::new(OnceLock::from(timestamp)), ..self }
+    /// The same, which reads what there was before `timestamp`, in such a way.
+    pub(crate) fn reading_as_of(self, (timestamp, mode): (Timestamp, ReadMode)) -> Self {
+        Self { mode, timestamp: Arc::new(OnceLock::from(timestamp)), ..self }
     }
 
     /// The value of `key`, or `None` when it has none.

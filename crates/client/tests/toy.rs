@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::{Client, ConnectError, Error, Heard, Operation, PoolOptions, Refusal};
+use client::{AsOf, Client, ConnectError, Error, Heard, Operation, PoolOptions, Refusal};
 use config::{Config, Endpoint, FastPath, ReadOnly, ReadQuorum, Timeouts, Topology};
 use crypto::{BatchSigner, SecretKey, Signatures, Verified, Verifier};
 use engine::{
-    Advice, Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, Request, Response,
-    Statistics, Tell,
+    Advice, Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, ReadMode, Request,
+    Response, Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use runtime::{Identity, Limits, Metrics, Node, NodeOptions, RunOn, make_certificate};
@@ -171,7 +171,8 @@ async fn another_cluster_at_its_addresses_is_told_from_one_that_is_down() {
     assert!(matches!(wrong, ConnectError::NotTheCluster { .. }) && wrong.to_string().contains("s0-r5: "), "{wrong}");
 }
 
-/// The session of an engine whose reads may show what a prepared transaction wrote. It aborts, and then who read that conflicts.
+/// The session of an engine whose reads may show what a prepared transaction wrote. It aborts, and then who read that conflicts. Until then its
+/// clock is wrong, too.
 struct Optimist {
     value: u64,
     prepared: Option<u64>,
@@ -181,7 +182,7 @@ struct Optimist {
 }
 
 static OPTIMIST: Profile =
-    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false }, ..PROFILE };
+    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: true, pool: false }, ..PROFILE };
 
 impl Machine for Optimist {
     type Command = Ask;
@@ -197,6 +198,7 @@ impl Machine for Optimist {
                 self.connected = told.take().expect("nobody else tells it anything");
                 return;
             }
+            Request::Read { mode: ReadMode::Ago { .. }, .. } if self.prepared.take().is_some() => Err(Refusal::TooOld),
             Request::Read { keys, .. } => {
                 let seen = value(self.prepared.unwrap_or(self.value));
                 let found = keys.into_iter().map(|key| (key, seen.clone())).collect();
@@ -255,6 +257,19 @@ async fn a_comparison_fails_by_what_committed_alone() {
     let failed = client.run(vec![put, Operation::Compare(Key::from("k"), value(2))]).await.expect_err("it has another value");
     assert!(matches!(failed, Error::Refused(Refusal::CompareFailed { operation: 1 })), "{failed}");
     assert_eq!(client.statistics().get("commits"), 2, "also that it failed is agreed upon");
+}
+
+#[tokio::test]
+async fn what_was_so_long_ago_is_asked_for_again_when_the_clock_was_wrong() {
+    let nodes = six().await;
+    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new() })
+        .await
+        .expect("all six serve");
+    let began = client.begin_as_of(AsOf::Ago(Duration::ZERO)).expect("it can");
+    let place = began.timestamp().expect("it has one");
+    let found = client.read_as_of(AsOf::Ago(Duration::ZERO), |txn| async move { txn.get("k").await }).await.expect("it is asked again");
+    assert_eq!((found.value, found.attempts), (value(1), 2));
+    assert!(found.commit.timestamp > place, "of another time");
 }
 
 #[tokio::test]

@@ -84,7 +84,7 @@
 //!     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
 //!         let Input::Command(Ask { operation, request }) = input else { return };
 //!         let outcome = match request {
-//!             Request::Read { keys, mode, .. } if mode != ReadMode::AsOf => {
+//!             Request::Read { keys, mode, .. } if !mode.is_as_of() => {
 //!                 self.reads += 1;
 //!                 let found = keys.into_iter().map(|key| (key.clone(), self.values.get(&key).cloned())).collect();
 //!                 Ok(Response::Found(Found { found, evidence: Evidence::new(()) }))

@@ -50,7 +50,7 @@ pub struct Capabilities {
     pub one_shot: bool,
     /// Reads of ranges.
     pub ranges: bool,
-    /// Reads of the past ([`ReadMode::AsOf`](crate::ReadMode::AsOf)).
+    /// Reads of the past ([`ReadMode::is_as_of`](crate::ReadMode::is_as_of)).
     pub as_of: bool,
     /// A [`Pool`](crate::Pool) that joins transactions.
     pub pool: bool,

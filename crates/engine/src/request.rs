@@ -18,7 +18,7 @@ pub struct Ask {
 /// What may be asked.
 ///
 /// A `timestamp` is drawn by the client when a transaction begins, above all that it drew before, unless it reads [as
-/// of](ReadMode::AsOf) a time of the application's choice. An engine that orders transactions by timestamps runs the transaction there;
+/// of](ReadMode::is_as_of) a time of the application's choice. An engine that orders transactions by timestamps runs the transaction there;
 /// for any other it is only a name.
 #[derive(Debug)]
 pub enum Request {
@@ -69,6 +69,13 @@ pub enum ReadMode {
     /// It writes nothing, and its timestamp is one that the asker chose: it reads the past. What is found is final, as nothing more
     /// commits below that timestamp: whoever reads there again finds the same. A [`Request::Commit`] of such reads alone changes nothing.
     AsOf,
+    /// The same, of a time so long before the present: the cluster's clock showed `now` when the timestamp was chosen. Whatever was
+    /// acknowledged before that lies below `now`; where this clock may have shown too little, the read is refused
+    /// ([`Refusal::TooOld`](crate::Refusal::TooOld)).
+    Ago {
+        /// What the cluster's clock showed, in nanoseconds.
+        now: u64,
+    },
 }
 
 impl ReadMode {
@@ -76,6 +83,12 @@ impl ReadMode {
     #[must_use]
     pub fn is_read_only(self) -> bool {
         self != Self::Interactive
+    }
+
+    /// Whether it reads the past.
+    #[must_use]
+    pub fn is_as_of(self) -> bool {
+        matches!(self, Self::AsOf | Self::Ago { .. })
     }
 }
 
@@ -103,7 +116,7 @@ impl Request {
     #[must_use]
     pub fn capability(&self) -> Capability {
         match self {
-            Self::Read { mode: ReadMode::AsOf, .. } | Self::Scan { mode: ReadMode::AsOf, .. } => Capability::AsOf,
+            Self::Read { mode, .. } | Self::Scan { mode, .. } if mode.is_as_of() => Capability::AsOf,
             Self::Read { .. } | Self::Commit(_) => Capability::Interactive,
             Self::Scan { .. } => Capability::Ranges,
             Self::Submit { .. } => Capability::OneShot,

@@ -48,6 +48,7 @@ mutants! {
     OwnClock: "order", "a client takes its timestamps from its own clock";
     LowestClock: "order", "a client takes the lowest bound on a replica's clock for the cluster's time";
     StepUnnoticed: "order", "a client whose clock stood still goes on with what it began before it noticed";
+    OldClockOutlived: "order", "what is taken from a clock that showed too little, before another is told, is taken for right";
     PauseOutlived: "order", "answers that were under way while a client stood still bound clocks after it has noticed";
     StartsAlone: "order", "a replica that starts goes by its machine's clock, whatever the others' show";
     ServesAtOnce: "order", "a replica whose clock was set reads and votes at once, while clients may rely on what it showed before";
@@ -149,6 +150,7 @@ mutants! {
     AsOfUnvalidated: "the past", "whoever reads the past takes what f+1 show, validated or not";
     AsOfWriterLeft: "the past", "whoever reads the past leaves the writers in its way to others";
     AsOfBegunAgain: "the past", "whoever reads the past is sent away where one who reads the present would begin again";
+    AgoUnchecked: "the past", "whoever reads what was so long ago counts from a clock that may have shown too little";
     HiddenDenied: "read-only", "what may not be shown is denied";
     CommitSlowQuorum: "§4.2 (1)", "one vote fewer than 3f+1 commits slowly";
     AbortSlowQuorum: "§4.2 (2)", "one vote fewer than f+1 aborts slowly";

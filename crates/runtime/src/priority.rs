@@ -33,6 +33,9 @@ const USAGE_PERCENT_MIN: u64 = 5;
 const LEAST_NS: u64 = USAGE_INTERVAL_MS * 1_000_000 * USAGE_PERCENT_MIN / 100;
 /// Whoever takes more than so many times what any other client does takes too much.
 const USAGE_TIMES_MAX: u64 = 2;
+/// Several that take much are compared with others only if as many of these take so much of a core each, in thousandths: who asks for
+/// something now and then is not held up by anybody.
+const WORKING_PER_MILLE_MIN: u64 = 5;
 /// So many times in a row it must be found to do so: clients that begin at the same time differ much at first.
 const LOOKS_MIN: u32 = 5;
 /// For how long whoever takes too much is served at low priority, before it is tried again.
@@ -199,6 +202,10 @@ impl Usage {
 /// Looks now and then at who takes how much, and decides who takes too much: for some time more than some part of a core, and more than
 /// twice what any other client does. Who is alone takes all there is.
 ///
+/// Several may do so together, as an attacker has several keys, and each would excuse the others. So those that take the most are judged
+/// together, if each of them takes more than twice what any client does that is not among them, and at least as many of these work as there
+/// are among them. Fewer never speak against more: many clients that work alike are not to blame for one that wants little.
+///
 /// At low priority one takes less than one would. So what it took when that began is remembered, and counts instead: clients that take no
 /// more than this are not to blame, and when one does take more, it is no longer the one who takes too much.
 ///
@@ -217,9 +224,27 @@ struct Watched {
     member: Option<Member>,
     /// What it took of late, in nanoseconds: of each interval half as much as of the next.
     recent_ns: u64,
+    /// Whether it took anything in the last interval.
+    is_active: bool,
     /// How many times in a row it has taken too much.
     looks: u32,
     low: Option<Low>,
+}
+
+impl Watched {
+    /// What it takes, or took when it began to be served at low priority.
+    fn wanted_ns(&self) -> u64 {
+        self.low.map_or(self.recent_ns, |low| low.took_ns)
+    }
+}
+
+/// The clients that take the most, each more than twice what any other client does.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// What each of them wants at least, and no other client does.
+    least_ns: u64,
+    /// What any other client wants at most.
+    besides_ns: u64,
 }
 
 /// Since somebody is served at low priority.
@@ -253,7 +278,7 @@ impl Greatest {
 impl UsageMonitor {
     /// Of the usages of all, each with whose it is.
     pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Option<Member>)>) -> Self {
-        let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, looks: 0, low: None };
+        let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, is_active: false, looks: 0, low: None };
         Self { members: usages.map(watched).collect() }
     }
 
@@ -263,10 +288,12 @@ impl UsageMonitor {
         let mut changed = Vec::new();
         let (mut recent, mut recent_normal, mut wanted) = (Greatest::default(), Greatest::default(), Greatest::default());
         for (at, member) in self.members.iter_mut().enumerate() {
-            member.recent_ns = member.recent_ns / 2 + member.usage.take_ns();
+            let taken_ns = member.usage.take_ns();
+            member.is_active = taken_ns > 0;
+            member.recent_ns = member.recent_ns / 2 + taken_ns;
             if matches!(member.member, Some(Member::Client(_))) {
                 recent.note(member.recent_ns, at);
-                wanted.note(member.low.map_or(member.recent_ns, |low| low.took_ns), at);
+                wanted.note(member.wanted_ns(), at);
                 if member.low.is_none() {
                     recent_normal.note(member.recent_ns, at);
                 }
@@ -274,12 +301,17 @@ impl UsageMonitor {
         }
         // What is remembered comes to twice an interval's.
         let least_ns = 2 * LEAST_NS;
+        let group = self.group(least_ns);
         let usual_ns = self.usual_of_replicas_ns();
         let liar_ns = self.most_of_a_liar_ns();
         for (at, member) in self.members.iter_mut().enumerate() {
             let is_alone = recent.besides(at) == 0;
             let others_ns = match member.member {
-                Some(Member::Client(_)) => wanted.besides(at).max(liar_ns / USAGE_TIMES_MAX / USAGE_TIMES_MAX),
+                Some(Member::Client(_)) => {
+                    let besides_ns = group.filter(|group| member.wanted_ns() >= group.least_ns).map(|group| group.besides_ns);
+                    let others_ns = wanted.besides(at).min(besides_ns.unwrap_or(u64::MAX));
+                    others_ns.max(liar_ns / USAGE_TIMES_MAX / USAGE_TIMES_MAX)
+                }
                 Some(Member::Replica(_)) => recent_normal.besides(at).max(usual_ns),
                 None => recent_normal.besides(at),
             };
@@ -298,6 +330,23 @@ impl UsageMonitor {
             }
         }
         changed
+    }
+
+    /// As many clients as take far more than any other does, if so many others work.
+    fn group(&self, least_ns: u64) -> Option<Group> {
+        let clients = self.members.iter().filter(|member| matches!(member.member, Some(Member::Client(_))));
+        // What is remembered comes to twice an interval's.
+        let works_ns = 2 * USAGE_INTERVAL_MS * 1_000_000 * WORKING_PER_MILLE_MIN / 1_000;
+        let wanted = clients.map(|member| (member.wanted_ns(), member.is_active));
+        let mut wanted: Vec<(u64, bool)> = wanted.filter(|(wanted_ns, _)| *wanted_ns >= works_ns).collect();
+        wanted.sort_unstable_by(|one, other| other.cmp(one));
+        let of = |size: usize| {
+            let (group, others) = wanted.split_at_checked(size)?;
+            let group = Group { least_ns: group.last()?.0, besides_ns: others.first()?.0 };
+            let takes_too_much = group.least_ns > least_ns.max(group.besides_ns.saturating_mul(USAGE_TIMES_MAX));
+            (takes_too_much && others.iter().filter(|(_, is_active)| *is_active).count() >= size).then_some(group)
+        };
+        (1..=wanted.len() / 2).rev().find_map(of)
     }
 
     /// What the replica took that took the most of those at low priority.
@@ -333,7 +382,7 @@ mod tests {
     }
 
     /// Who is served at low priority after an interval in which they took so many milliseconds each.
-    fn low(monitor: &mut UsageMonitor, usages: &[Arc<Usage>], now: &mut Instant, spent_ms: [u64; 4]) -> Vec<usize> {
+    fn low<const N: usize>(monitor: &mut UsageMonitor, usages: &[Arc<Usage>], now: &mut Instant, spent_ms: [u64; N]) -> Vec<usize> {
         for (usage, spent) in usages.iter().zip(spent_ms) {
             usage.note(Duration::from_millis(spent));
         }
@@ -346,7 +395,7 @@ mod tests {
     }
 
     /// The same after many such intervals.
-    fn low_at_last(monitor: &mut UsageMonitor, usages: &[Arc<Usage>], now: &mut Instant, spent_ms: [u64; 4]) -> Vec<usize> {
+    fn low_at_last<const N: usize>(monitor: &mut UsageMonitor, usages: &[Arc<Usage>], now: &mut Instant, spent_ms: [u64; N]) -> Vec<usize> {
         (0..10).map(|_| low(monitor, usages, now, spent_ms)).last().unwrap_or_default()
     }
 
@@ -382,6 +431,50 @@ mod tests {
         let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
         assert_eq!(at_last([0, 20, 1, 0]), [1]);
         assert_eq!(at_last([0, 2, 60, 0]), [2], "the other takes more than the first did, and it is exchanged");
+    }
+
+    /// A replica and so many clients, and then two more replicas.
+    fn monitor_of(clients: u64) -> (UsageMonitor, Vec<Arc<Usage>>) {
+        let replicas = |indices: std::ops::Range<u16>| indices.map(|index| Member::Replica(ReplicaId { shard: ShardId(0), index }));
+        let takers = replicas(0..1).chain((1..=clients).map(|client| Member::Client(ClientId(client)))).chain(replicas(1..3));
+        let takers: Vec<(Arc<Usage>, Option<Member>)> = takers.map(|member| (Arc::default(), Some(member))).collect();
+        let usages = takers.iter().map(|(usage, _)| Arc::clone(usage)).collect();
+        (UsageMonitor::new(takers.into_iter()), usages)
+    }
+
+    #[test]
+    fn two_keys_of_one_attacker_do_not_excuse_one_another() {
+        let ((mut monitor, usages), mut now) = (monitor_of(4), Instant::now());
+        let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
+        assert_eq!(at_last([0, 40, 40, 25, 5]), [], "not twice as much as one of two that work");
+        assert_eq!(at_last([0, 40, 45, 4, 3]), [1, 2]);
+        assert_eq!(at_last([0, 5, 5, 15, 12]), [1, 2], "although they take less now");
+        assert_eq!(at_last([60, 5, 5, 15, 12]), [0, 1, 2], "nor do they excuse a replica");
+    }
+
+    #[test]
+    fn many_that_work_alike_are_not_to_blame_for_one_that_wants_little() {
+        let ((mut monitor, usages), mut now) = (monitor_of(5), Instant::now());
+        for spent_ms in [[0, 40, 40, 40, 40, 3], [0, 40, 50, 60, 3, 3], [0, 30, 0, 0, 40, 4]] {
+            assert_eq!(low_at_last(&mut monitor, &usages, &mut now, spent_ms), [], "{spent_ms:?}");
+        }
+        for second in 0..3 {
+            for interval in 0..10 {
+                let little = if interval == 0 { 2 } else { 0 };
+                assert_eq!(
+                    low(&mut monitor, &usages, &mut now, [0, 40, 50, little, little, little]),
+                    [],
+                    "{second} s: who asks once a second"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn those_are_judged_together_that_take_far_more_than_as_many_others() {
+        let ((mut monitor, usages), mut now) = (monitor_of(6), Instant::now());
+        let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
+        assert_eq!(at_last([0, 90, 20, 20, 3, 3, 3]), [1, 2, 3], "one that takes the most by far hides nobody");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Notice, Operation, Profile, ReadMode, Refusal, Request,
-    Response, Statistics, Tell,
+    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Notice, Operation, Profile, Refusal, Request, Response,
+    Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
@@ -70,9 +70,8 @@ impl Session {
     /// Begins what is asked; or gives the answer, when nobody need be asked.
     fn begin(&mut self, now: Time, operation: u64, request: Request, outbox: &mut OutboxOf<Self>) -> Option<Result<Response, Refusal>> {
         let purpose = match request {
-            Request::Read { mode: ReadMode::AsOf, .. } | Request::Scan { .. } | Request::Private(_) => {
-                Err(Refusal::Unsupported(request.capability()))
-            }
+            Request::Scan { .. } | Request::Private(_) => Err(Refusal::Unsupported(request.capability())),
+            Request::Read { mode, .. } if mode.is_as_of() => Err(Refusal::Unsupported(request.capability())),
             Request::Read { keys, .. } => {
                 keys.into_iter().map(|key| Ok((key.clone(), number(&key)?))).collect::<Result<_, _>>().map(Purpose::Read)
             }

@@ -368,7 +368,9 @@ impl Signable for Unsigned {
             Self::Checkpoint(vote) => Message::Checkpoint(vote, signature),
             Self::ViewChange(vote) => Message::ViewChange(vote, signature),
             Self::NewView(view) => Message::NewView(view, signature),
-            Self::Reply { signer, number, answer, leaf } => Message::Reply { number, answer, signed: Some(ReplySignature { signer, leaf, signature }) },
+            Self::Reply { signer, number, answer, leaf } => {
+                Message::Reply { number, answer, signed: Some(ReplySignature { signer, leaf, signature }) }
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How the coordinator reads (Basil §4.1), whom it asks and when it asks more of them; and how it commits what has only read.
 //! What the replies for one key amount to is in [`crate::reading`].
 //!
-//! Whoever reads the past ([`ReadMode::AsOf`]) has nothing to commit: it is told of a key once enough replicas validate what they show
+//! Whoever reads the past ([`ReadMode::is_as_of`]) has nothing to commit: it is told of a key once enough replicas validate what they show
 //! (`docs/protocols/basil.md`, "Reading the past"). Until then it finishes the writers in its way, and asks again.
 
 use std::collections::BTreeMap;
@@ -256,7 +256,9 @@ impl Coordinator {
         let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let everyone = self.quorums.replicas();
         let settles = operation.settles && !are_withheld(&choices);
-        if let Some(needed) = self.settled_by(now, (operation.mode, settles), operation.started, request.rounds > 0 || all_replied, request.rounds) {
+        if let Some(needed) =
+            self.settled_by(now, (operation.mode, settles), operation.started, request.rounds > 0 || all_replied, request.rounds)
+        {
             if are_final(&choices, needed) {
                 self.request_done(number, choices, out);
             } else if all_replied && request.asked.count() < everyone {
@@ -324,7 +326,7 @@ impl Coordinator {
         }
         let Some(request) = self.requests.get_mut(&number) else { return };
         let in_the_way = match settled_by {
-            Some(_) if mode == ReadMode::AsOf => request.in_the_way(self.quorums),
+            Some(_) if mode.is_as_of() => request.in_the_way(self.quorums),
             Some(_) => request.finishes.take(request.keys.iter().flat_map(KeyReplies::prepared), self.quorums.weak()),
             None => {
                 request.finishes.idle_rounds = request.rounds;
@@ -362,7 +364,7 @@ impl Coordinator {
         have_answered: bool,
         rounds: u32,
     ) -> Option<usize> {
-        if mode == ReadMode::AsOf {
+        if mode.is_as_of() {
             return Some(self.quorums.validation());
         }
         let by = match rounds {
@@ -381,9 +383,13 @@ impl Coordinator {
     }
 
     /// Whether a transaction that has read at `timestamp` has to begin again, as it may lie below what was acknowledged before it began. A
-    /// reader of the past lies there by choice.
+    /// reader of the past lies there by choice; but if it chose by what the cluster's clock showed, that was not to be too little.
     pub(super) fn begins_too_low(&self, mode: ReadMode, timestamp: Timestamp) -> bool {
-        (mode != ReadMode::AsOf || broken(Mutant::AsOfBegunAgain)) && self.is_too_low(timestamp)
+        match mode {
+            ReadMode::AsOf => broken(Mutant::AsOfBegunAgain) && self.is_too_low(timestamp),
+            ReadMode::Ago { now } => !broken(Mutant::AgoUnchecked) && self.is_too_low(Timestamp { time: now, ..timestamp }),
+            ReadMode::Interactive | ReadMode::ReadOnly => self.is_too_low(timestamp),
+        }
     }
 
     pub(super) fn on_read_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) {

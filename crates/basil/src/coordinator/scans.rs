@@ -233,7 +233,7 @@ impl Coordinator {
         let least = match scan.mode {
             _ if scan.settles => self.quorums.replicas(),
             ReadMode::Interactive => 0,
-            ReadMode::ReadOnly | ReadMode::AsOf => self.quorums.validation(),
+            ReadMode::ReadOnly | ReadMode::AsOf | ReadMode::Ago { .. } => self.quorums.validation(),
         };
         self.requests_made += 1;
         let number = self.requests_made;
@@ -387,7 +387,7 @@ impl Coordinator {
             self.page_done(now, number, page, out);
             return;
         }
-        let (weak, is_as_of, timestamp) = (self.quorums.weak(), scan.mode == ReadMode::AsOf, scan.timestamp);
+        let (weak, is_as_of, timestamp) = (self.quorums.weak(), scan.mode.is_as_of(), scan.timestamp);
         let named = request.named().filter(|(_, voters)| !is_as_of || voters.count() >= weak);
         let is_there = |transaction: &Transaction| {
             transaction.timestamp() < timestamp && transaction.writes().iter().any(|write| request.range.contains(&write.key))

@@ -51,8 +51,8 @@ struct Task {
     /// What no other task of this client has.
     number: u64,
     tag: String,
-    /// Whether it reads the past.
-    is_as_of: bool,
+    /// Whether it reads the past, and what the cluster's clock showed when it chose how long ago.
+    as_of: Option<u64>,
     /// When it began, in true time; nothing where its machine was paused just before, so that nothing follows from it.
     began: Option<u64>,
     /// The number of the operation it waits for.
@@ -68,10 +68,11 @@ struct Task {
 }
 
 impl Task {
-    /// What it says of itself when it reads: whether a reader says that it writes nothing is up to it, here to the transaction's number.
+    /// What it says of itself when it reads: whether a reader says that it writes nothing, or that it counts from now, is up to it, here to the
+    /// transaction's number.
     fn mode(&self) -> ReadMode {
-        if self.is_as_of {
-            ReadMode::AsOf
+        if let Some(now) = self.as_of {
+            if self.number.is_multiple_of(2) { ReadMode::Ago { now } } else { ReadMode::AsOf }
         } else if self.plan.only_reads() && self.number.is_multiple_of(2) {
             ReadMode::ReadOnly
         } else {
@@ -116,14 +117,18 @@ impl BasilClient {
                 task.asked = Some((range.clone(), limit));
                 Next::Command(Command::Scan { operation: task.operation, timestamp: buffer.timestamp(), range, limit, mode })
             }
-            Ask::Commit if task.is_as_of => self.has_read_past(scene),
+            Ask::Commit if task.as_of.is_some() => self.has_read_past(scene),
             Ask::Commit => self.commit(scene),
         }
     }
 
     /// What it read of the past is final: there is nothing to commit.
     fn has_read_past(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
-        let Some(Task { buffer: Some(buffer), reads, scans, .. }) = self.task.take() else { return Next::Wait };
+        let task = self.task.take();
+        if let Some((began, ReadMode::Ago { now })) = task.as_ref().and_then(|task| Some((task.began?, task.mode()))) {
+            scene.checker.has_counted_from(scene.id, began, now);
+        }
+        let Some(Task { buffer: Some(buffer), reads, scans, .. }) = task else { return Next::Wait };
         let (party, at) = (scene.party, buffer.timestamp());
         scene.line(|| format!("{party} has read what there was at {at:?}"));
         scene.checker.has_read_past(scene.now, scene.id, at, Seen { reads, scans });
@@ -302,13 +307,15 @@ impl Client<Basil> for BasilClient {
             Driver::Byzantine(byzantine) => timestamp = byzantine.begin(timestamp),
             Driver::Honest(_) => scene.checker.began(scene.id),
         }
-        let is_as_of = matches!(plan, Plan::Past { .. }) && self.is_honest();
+        let mut as_of = None;
         if let Plan::Past { ago_ms } = plan
-            && is_as_of
+            && self.is_honest()
         {
             // Some read as of the very same time.
-            let time = clock.read(scene.local).saturating_sub(ago_ms * 1_000_000);
+            let now = clock.read(scene.local);
+            let time = now.saturating_sub(ago_ms * 1_000_000);
             timestamp = Timestamp::above_all_before(time - time % PAST_NS);
+            as_of = Some(now);
         }
         self.operations += 1;
         let number = self.operations;
@@ -322,7 +329,7 @@ impl Client<Basil> for BasilClient {
             plan,
             number,
             tag,
-            is_as_of,
+            as_of,
             began,
             operation: 0,
             buffer,

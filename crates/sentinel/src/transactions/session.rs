@@ -171,10 +171,10 @@ impl Session {
     fn ask(&mut self, now: Time, operation: u64, request: Request, outbox: &mut OutboxOf<Self>) -> Option<Result<Response, Refusal>> {
         let capability = request.capability();
         let (purpose, question) = match request {
-            Request::Read { mode: ReadMode::AsOf, .. } | Request::Scan { mode: ReadMode::AsOf, .. } | Request::Submit { .. } => {
+            Request::Read { mode, .. } | Request::Scan { mode, .. } if mode.is_as_of() => {
                 return Some(Err(Refusal::Unsupported(capability)));
             }
-            Request::Private(_) => return Some(Err(Refusal::Unsupported(capability))),
+            Request::Submit { .. } | Request::Private(_) => return Some(Err(Refusal::Unsupported(capability))),
             Request::Read { keys, .. } if keys.len() > TRANSACTION_READS_MAX => return Some(Err(too_many("reads", TRANSACTION_READS_MAX))),
             Request::Read { keys, mode, .. } => (Purpose::Read(operation), Question::Read { keys, is_settled: mode == ReadMode::ReadOnly }),
             Request::Scan { low, high, limit, mode, .. } => {

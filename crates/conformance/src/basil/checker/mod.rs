@@ -479,6 +479,15 @@ impl Checker {
         self.past.push(Past { client, at, ended: now, seen });
     }
 
+    /// An honest client has read what there was so long before the cluster's clock showed `shown` to it: whatever was acknowledged before it began
+    /// lies below that.
+    pub(super) fn has_counted_from(&mut self, client: ClientId, began: u64, shown: u64) {
+        if let Some((_, before)) = self.acknowledged.range(..began).next_back().filter(|(_, before)| before.time > shown) {
+            let what = format!("{client} counted from {shown} how long ago it was, and {before:?} was acknowledged before it began");
+            self.violation("order", what);
+        }
+    }
+
     /// An honest client sets out to commit.
     pub(super) fn issued(&mut self, history: History) {
         self.shown(&history.transaction);
