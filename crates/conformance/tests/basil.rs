@@ -145,6 +145,13 @@ fn what_is_about_to_be_forgotten_stays_in_its_view() {
     assert!(report.is_clean(), "{report}");
 }
 
+/// A replica that had logged otherwise stated a proven outcome as the first in the next view, which is its right.
+#[test]
+fn who_goes_by_a_proven_outcome_breaks_no_promise() {
+    let report = run(&scenario("network"), 113, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+}
+
 /// What only some replicas saw, and was cut off for longer than the window, was refused by the others as too old: it stayed
 /// undecided in these runs, or what was begun later waited for it.
 #[test]

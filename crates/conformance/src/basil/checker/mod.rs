@@ -222,7 +222,14 @@ impl Checker {
 
     /// An honest replica signs a statement: it must not contradict any it signed before, in this life or an earlier one.
     fn signed(&mut self, by: ReplicaId, unsigned: &Unsigned) {
-        for what in self.views.signed(self.cluster.faults(), by, unsigned) {
+        let id = match unsigned {
+            Unsigned::Vote { statement, .. } => statement.id,
+            Unsigned::Logged { statement, .. } => statement.id,
+            Unsigned::Elect { statement, .. } => statement.id,
+            Unsigned::Decide { statement, .. } => statement.id,
+        };
+        let outcome = self.decisions.get(&id).copied();
+        for what in self.views.signed(self.cluster.faults(), outcome, by, unsigned) {
             self.violation("views", what);
         }
         if let Unsigned::Vote { statement, .. } = unsigned {

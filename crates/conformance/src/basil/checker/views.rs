@@ -26,14 +26,17 @@ struct Shown {
 pub(crate) struct Views(BTreeMap<TransactionId, BTreeMap<ReplicaId, Shown>>);
 
 impl Views {
-    /// An honest replica signs something. Gives a sentence for each step that it may not have made.
-    pub fn signed(&mut self, faults: usize, by: ReplicaId, unsigned: &Unsigned) -> Vec<String> {
+    /// An honest replica signs something about a transaction whose `outcome` is proven, or not yet. Gives a sentence for each step that it may
+    /// not have made.
+    pub fn signed(&mut self, faults: usize, outcome: Option<Decision>, by: ReplicaId, unsigned: &Unsigned) -> Vec<String> {
         let mut found = Vec::new();
         match unsigned {
             Unsigned::Vote { .. } => {}
             Unsigned::Logged { statement, .. } => {
                 let (id, logged) = (statement.id, (statement.decision, statement.view_decision));
-                self.rise(faults, by, id, statement.view_current, &mut found);
+                if !self.goes_by_outcome(outcome, by, id, logged, statement.view_current) {
+                    self.rise(faults, by, id, statement.view_current, &mut found);
+                }
                 let shown = self.shown(id, by);
                 found.extend(shown.may_say(logged).err().map(|why| format!("{by} says to have logged {logged:?} of {id:?} {why}")));
                 shown.logged = Some(logged);
@@ -66,6 +69,25 @@ impl Views {
 
     fn shown(&mut self, id: TransactionId, by: ReplicaId) -> &mut Shown {
         self.0.entry(id).or_default().entry(by).or_default()
+    }
+
+    /// Who has forgotten all but a proven outcome, and once logged otherwise, states the outcome in the next view: in one view it states one
+    /// decision. Nothing can come of that but what has happened.
+    fn goes_by_outcome(
+        &mut self,
+        outcome: Option<Decision>,
+        by: ReplicaId,
+        id: TransactionId,
+        (decision, view_decision): (Decision, u32),
+        view: u32,
+    ) -> bool {
+        let shown = self.shown(id, by);
+        let has_logged_otherwise = shown.logged.is_some_and(|(before, _)| before != decision);
+        let goes = outcome == Some(decision) && has_logged_otherwise && view_decision == view && view == shown.view + 1;
+        if goes {
+            shown.view = view;
+        }
+        goes
     }
 
     /// A replica says to be in `view`: it does not go back; and it is the first of the honest ones there only when `2f + 1` of
@@ -129,11 +151,16 @@ mod tests {
 
     fn logged(views: &mut Views, index: u16, decision: Decision, view_decision: u32, view_current: u32) -> Vec<String> {
         let statement = LoggedStatement { id: ID, decision, view_decision, view_current };
-        views.signed(1, replica(index), &Unsigned::Logged { replica: replica(index), statement })
+        views.signed(1, None, replica(index), &Unsigned::Logged { replica: replica(index), statement })
     }
 
     fn elect(views: &mut Views, index: u16, decision: Decision, view: u32) -> Vec<String> {
-        views.signed(1, replica(index), &Unsigned::Elect { replica: replica(index), statement: ElectStatement { id: ID, decision, view } })
+        views.signed(
+            1,
+            None,
+            replica(index),
+            &Unsigned::Elect { replica: replica(index), statement: ElectStatement { id: ID, decision, view } },
+        )
     }
 
     #[test]
@@ -168,6 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn who_goes_by_a_proven_outcome_may_be_the_first_in_the_next_view() {
+        let said = |outcome, view_decision, view_current| {
+            let mut views = Views::default();
+            logged(&mut views, 0, Decision::Abort, 0, 0);
+            let statement = LoggedStatement { id: ID, decision: Decision::Commit, view_decision, view_current };
+            views.signed(1, outcome, replica(0), &Unsigned::Logged { replica: replica(0), statement }).len()
+        };
+        assert_eq!(said(Some(Decision::Commit), 1, 1), 0);
+        assert_eq!([said(None, 1, 1), said(Some(Decision::Abort), 1, 1), said(Some(Decision::Commit), 2, 2)], [1, 1, 1]);
+        assert_eq!(said(Some(Decision::Commit), 0, 1), 1, "it has logged the outcome in no view before");
+    }
+
+    #[test]
     fn a_leader_keeps_to_what_it_decides() {
         let mut views = Views::default();
         for index in 0..4 {
@@ -175,7 +215,7 @@ mod tests {
         }
         let statement = DecideStatement { id: ID, decision: Decision::Commit, view: 1 };
         let unsigned = Unsigned::Decide { leader: replica(0), statement, electors: Vec::new() };
-        assert_eq!(views.signed(1, replica(0), &unsigned), Vec::<String>::new());
+        assert_eq!(views.signed(1, None, replica(0), &unsigned), Vec::<String>::new());
         assert_eq!(logged(&mut views, 0, Decision::Commit, 0, 1).len(), 1, "it has not logged what it decided");
         assert_eq!(logged(&mut views, 0, Decision::Abort, 1, 1).len(), 1);
         assert_eq!(logged(&mut views, 0, Decision::Commit, 1, 1), Vec::<String>::new());
