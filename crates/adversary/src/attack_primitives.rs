@@ -179,7 +179,9 @@ impl AttackPrimitives {
         let renamed = |value: &Value| renamed(value, &tag);
         let writes =
             transaction.writes().iter().map(|write| Write { key: write.key.clone(), value: write.value.as_ref().map(renamed) }).collect();
-        Transaction::new(self.cluster.id(), timestamp, transaction.reads().to_vec(), writes).ok()
+        // With its ranges: else it would write blindly what it writes, and whatever rests on what was found in them would be its author's to break.
+        let (reads, ranges) = (transaction.reads().to_vec(), transaction.ranges().to_vec());
+        Transaction::with_ranges(self.cluster.id(), timestamp, reads, ranges, writes).ok()
     }
 
     /// Sends a transaction of an honest client that it never made, as if to finish it.
