@@ -194,7 +194,7 @@ impl Coordinator {
         };
         let parts = self.cluster.shards().filter_map(part).collect();
         let (found, deleted, is_validated) = (BTreeMap::new(), 0, true);
-        let settles = self.lost_reads.are_ranges_lost();
+        let settles = !mode.is_as_of() && self.lost_reads.are_ranges_lost();
         self.counts.settled_reads += u64::from(settles);
         let scan = ScanOperation { timestamp, range, limit, mode, settles, parts, found, deleted, is_validated, started: now };
         self.scans.insert(operation, scan);
