@@ -72,6 +72,15 @@ pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
         .collect()
 }
 
+/// Whether a transaction is open after `script`, as whoever wrote it sees it, although it cannot be read: its last `begin` has no end.
+pub fn leaves_open(script: &str) -> bool {
+    let verbs = script.split(';').filter_map(|statement| statement.split_whitespace().next());
+    verbs
+        .filter(|verb| ["begin", "commit", "abort"].iter().any(|word| verb.eq_ignore_ascii_case(word)))
+        .last()
+        .is_some_and(|verb| verb.eq_ignore_ascii_case("begin"))
+}
+
 /// `text` in the quotes in which a script takes it.
 pub fn quoted_text(text: &str) -> String {
     let mut out = String::from("\"");

@@ -178,8 +178,14 @@ impl Session {
 
     /// Runs one line's statements. Outside `begin`, neighbouring ones are one transaction.
     async fn statements(&mut self, text: &str) -> Result<(), Failure> {
+        let statements = script::statements(text).inspect_err(|_| {
+            // Nothing of the line is done. The lines after it are still meant for the transaction that it begins.
+            if self.open.is_none() && script::leaves_open(text) {
+                self.open = Some(Open { transaction: self.client.begin(), begun: Instant::now(), has_failed: true });
+            }
+        })?;
         let mut together = Vec::new();
-        for statement in script::statements(text)? {
+        for statement in statements {
             match statement {
                 Statement::Begin(_) | Statement::Commit | Statement::Abort => {
                     self.flush(&mut together).await?;

@@ -175,6 +175,8 @@ fn the_shell_runs_transactions_of_several_lines() {
     let said =
         said.says("no statement `putt`").says("this transaction has failed").says("nothing was committed").says("line 3 was the first");
     assert_eq!(said.out, "pa has no value\na = 2\n", "{said:#?}");
+    let said = shell(&place, "put pd 1; begin; puut pe 1\nput pf 1\ncommit\nget pd\nget pf\n").expect(2);
+    assert_eq!(said.out, "pd has no value\npf has no value\n", "also where it is the line that begins it: {said:#?}");
     // It can be given up and begun again.
     shell(&place, "begin\nputt\nabort\nbegin\nput pa 1\ncommit\n").expect(2);
     place.run(&["get", "pa"]).expect(0).prints("1\n");
