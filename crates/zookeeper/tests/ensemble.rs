@@ -352,10 +352,15 @@ fn nothing_acknowledged_is_lost_to_kill_9_restarts_and_a_deleted_folder() {
 }
 
 fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) -> String {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
-    let answer = runtime.block_on(order_drill(&ensemble.addresses[at].to_string(), what, path)).expect("it answers");
-    assert!(answer.starts_with("damaged"), "{answer}");
+    let answer = try_drill(ensemble, at, what, path);
+    assert!(answer.starts_with("damaged"), "{answer:?}");
     answer
+}
+
+/// What the server says to it, which is nothing where it has just found itself wrong.
+fn try_drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
+    runtime.block_on(order_drill(&ensemble.addresses[at].to_string(), what, path)).unwrap_or_default()
 }
 
 /// Damages the disk of a server, which is then down: a bit of its log or of a snapshot, or its log is missing, or a part of it. A snapshot that is not the newest any more by then is passed over, and another one damaged.
@@ -591,8 +596,14 @@ fn damage_in_memory_is_noticed_by_the_server_that_has_it_before_it_says_anything
     // While there is nobody: the scrubber, which passes one of so many nodes soon.
     for (leads, what) in [false, true, false, true].into_iter().zip(IN_MEMORY) {
         let at = (ensemble.wait_for_all() + usize::from(!leads)) % 3;
-        let drills = unread.iter().map(|path| drill(&ensemble, at, what, path));
-        assert_eq!(drills.count(), unread.len());
+        drill(&ensemble, at, what, &unread[0]);
+        for path in &unread[1..] {
+            // It may have noticed one of those before.
+            if !try_drill(&ensemble, at, what, path).starts_with("damaged") {
+                eventually("it has noticed", || noticed(&ensemble.data(at)).len() > records[at]);
+                break;
+            }
+        }
         let is_early = noticed(&ensemble.data(at)).len() > records[at];
         let record = check_noticed(&ensemble, at, &mut records, &unread);
         assert!(record.what.starts_with("a node does not hash to its leaf any more"), "{record:?}");
