@@ -2,8 +2,9 @@
 //!
 //! Each attack has a cluster of its own, of real processes with real TLS and real disks, that this program makes and starts. Honest
 //! clients are `bezant bench rw-u`. The attacker is another process, with another member's key, that speaks to replicas as it likes. It
-//! takes CPU time for itself, which on one machine the others then lack. So each attack has a *control*: on a cluster that nobody attacks,
-//! a process burns as many cores as the attacker did. What honest clients keep of that is what the machine's other cores allow.
+//! takes CPU time for itself, which on one machine the others then lack. So each attack has a *control*: nobody attacks, and a process
+//! burns as many cores as the attacker did. What honest clients keep of that is what the machine's other cores allow. Attack and control
+//! take turns on one cluster, as two clusters differ by more than most attacks take.
 
 mod cluster;
 mod liar;
@@ -31,6 +32,8 @@ use wire::Target;
 
 /// The shortest and the longest that a phase is measured, in seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3_600.0;
+/// How long a cluster is left alone between an attack and a control after it: whom replicas serve at low priority, they do for ten seconds.
+const REST: Duration = Duration::from_secs(11);
 /// How often a process that burns CPU time looks whether it has burnt enough.
 const BURN_STEP: Duration = Duration::from_millis(1);
 /// The most connections of an attacker, as far as the system allows them.
@@ -116,9 +119,12 @@ pub struct AttackArgs {
     /// Which attacks; all by default
     #[arg(value_name = "NAME", value_parser = names())]
     names: Vec<String>,
-    /// How long honest clients are measured under attack; before and after it is half as long
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    /// How long honest clients are measured in each phase
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
+    /// How often each attack and its control take turns
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
     /// Measure so many transactions of honest clients in each phase instead, however long they take
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     transactions: Option<u64>,
@@ -156,8 +162,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 struct Row {
     name: &'static str,
     before: Load,
-    during: Load,
+    rounds: Vec<Round>,
     after: Load,
+}
+
+/// An attack and its control, one right after the other.
+struct Round {
+    during: Load,
     control: Load,
     /// What the attacker says that it did.
     attacker: Json,
@@ -182,15 +193,12 @@ fn measure_all(args: &AttackArgs, program: &Path, stop: &AtomicBool) -> Result<D
         eprintln!("warning: this program is a development build: for numbers, build it with `cargo build --release`");
     }
     let wanted = |attack: &&Attack| args.names.is_empty() || args.names.iter().any(|name| name == attack.name);
-    let peaceful = Cluster::start(program, args.keys, stop)?;
-    peaceful.down()?;
     if !args.json {
         out!("{}", Row::HEAD);
     }
     let mut rows = Vec::new();
     for attack in ATTACKS.iter().filter(wanted) {
-        let row = measure(args, attack, &peaceful, program, stop)?;
-        eprintln!("{}: the attacker {}", attack.name, row.attacker);
+        let row = measure(args, attack, program, stop)?;
         if args.json {
             rows.push(row.to_json());
         } else {
@@ -203,31 +211,58 @@ fn measure_all(args: &AttackArgs, program: &Path, stop: &AtomicBool) -> Result<D
     Ok(Done::Well)
 }
 
-fn measure(args: &AttackArgs, attack: &Attack, peaceful: &Cluster, program: &Path, stop: &AtomicBool) -> Result<Row, Failure> {
-    let (length, around) = match args.transactions {
-        Some(count) => (Length::Transactions(count), Length::Transactions(count)),
-        None => (Length::Seconds(args.seconds), Length::Seconds(args.seconds / 2.0)),
-    };
-    let under_attack = |cluster: &Cluster, burn: Option<f64>| -> Result<(Load, Json), Failure> {
-        if attack.is_with_liar {
-            cluster.stop_liar()?;
-        }
+fn measure(args: &AttackArgs, attack: &Attack, program: &Path, stop: &AtomicBool) -> Result<Row, Failure> {
+    let length = args.transactions.map_or(Length::Seconds(args.seconds), Length::Transactions);
+    let cluster = Cluster::start(program, args.keys, stop)?;
+    let before = cluster.honest(length, None)?;
+    if attack.is_with_liar {
+        cluster.stop_liar()?;
+    }
+    let beside = |burn: Option<f64>| -> Result<(Load, Json), Failure> {
         let attacker = cluster.attacker(attack.name, burn)?;
         let load = cluster.honest(length, Some(&attacker))?;
         Ok((load, attacker.end()))
     };
-    let cluster = Cluster::start(program, args.keys, stop)?;
-    let before = cluster.honest(around, None)?;
-    let (during, attacker) = under_attack(&cluster, None)?;
+    let attacked = || -> Result<(Load, Json), Failure> {
+        let (during, attacker) = beside(None)?;
+        eprintln!("{}: the attacker {attacker}", attack.name);
+        Ok((during, attacker))
+    };
+    let mut rounds: Vec<Round> = Vec::new();
+    for number in 0..args.rounds {
+        // In turns who is first, since a cluster that has run for longer is slower: as many cores are burnt then as in the round before.
+        let first = rounds.last().filter(|_| number % 2 == 1).map(|before| beside(Some(before.during.attacker_cores))).transpose()?;
+        let (during, attacker) = attacked()?;
+        let control = match first {
+            Some((control, _)) => control,
+            None => {
+                thread::sleep(REST);
+                beside(Some(during.attacker_cores))?.0
+            }
+        };
+        rounds.push(Round { during, control, attacker });
+    }
     if attack.is_with_liar {
         cluster.up()?;
     }
-    let after = cluster.honest(around, None)?;
-    drop(cluster);
-    peaceful.up()?;
-    let (control, _) = under_attack(peaceful, Some(during.attacker_cores))?;
-    peaceful.down()?;
-    Ok(Row { name: attack.name, before, during, after, control, attacker })
+    let after = cluster.honest(length, None)?;
+    Ok(Row { name: attack.name, before, rounds, after })
+}
+
+impl Round {
+    /// What part of its control is left during the attack.
+    fn kept(&self) -> Option<f64> {
+        part(self.during.rate, self.control.rate)
+    }
+
+    fn to_json(&self) -> Json {
+        json!({
+            "during": self.during.to_json(),
+            "control": self.control.to_json(),
+            "kept_of_control": self.kept(),
+            "attacker": self.attacker,
+        })
+    }
 }
 
 impl Row {
@@ -236,60 +271,63 @@ impl Row {
         | cores of replicas, attacker, clients | largest replica, MiB before, during, after | honest errors |\n\
         |---|---|---|---|---|---|---|---|---|";
 
-    /// What part of `whole` is left during the attack.
-    fn kept(&self, whole: &Load) -> Option<f64> {
-        (whole.rate > 0.0).then(|| self.during.rate / whole.rate)
+    /// The middle one of the rounds' numbers, or the lesser of two; what there is none of is the greatest.
+    fn middle(&self, number: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+        let mut numbers: Vec<f64> = self.rounds.iter().map(|round| number(round).unwrap_or(f64::INFINITY)).collect();
+        numbers.sort_by(f64::total_cmp);
+        numbers.get(numbers.len().saturating_sub(1) / 2).copied().filter(|number| number.is_finite())
+    }
+
+    /// What part of what was committed before is left during the attack.
+    fn kept(&self) -> Option<f64> {
+        part(self.middle(|round| Some(round.during.rate))?, self.before.rate)
     }
 
     fn to_markdown(&self) -> String {
-        let Self { name, before, during, after, control, .. } = self;
+        let Self { name, before, rounds, after } = self;
         let percent = |part: Option<f64>| part.map_or_else(|| "–".to_owned(), |part| format!("{:.0} %", part * 100.0));
-        let p99 = |load: &Load| load.p99_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0}"));
-        let replicas = during.replicas_cores.map_or_else(|| "–".to_owned(), |cores| format!("{cores:.2}"));
-        let failed = during.failed.as_ref().or(after.failed.as_ref()).map(|why| format!(": {why}")).unwrap_or_default();
+        let whole = |number: Option<f64>| number.map_or_else(|| "–".to_owned(), |number| format!("{number:.0}"));
+        let cores = |number: Option<f64>| number.map_or_else(|| "–".to_owned(), |cores| format!("{cores:.2}"));
+        let kept = rounds.iter().map(|round| percent(round.kept())).collect::<Vec<_>>().join(", ");
+        let loads = rounds.iter().flat_map(|round| [&round.during, &round.control]);
+        let failed = [before].into_iter().chain(loads).chain([after]).find_map(|load| load.failed.as_ref());
+        let failed = failed.map(|why| format!(": {why}")).unwrap_or_default();
+        // Of the first, which is as long as what came before it: memory is not given back.
+        let memory = rounds.first().map_or(0.0, |round| round.during.memory_mib);
+        let errors: u64 = rounds.iter().map(|round| round.during.errors).sum();
         format!(
-            "| {name} | {:.0}, {:.0}, {:.0} | {} | {:.0} | {} | {}, {}, {}, {} | {replicas}, {:.2}, {:.2} | {:.0}, {:.0}, {:.0} | {}{failed} |",
+            "| {name} | {:.0}, {}, {:.0} | {} | {} | {kept} | {}, {}, {}, {} | {}, {}, {} | {:.0}, {memory:.0}, {:.0} | {errors}{failed} |",
             before.rate,
-            during.rate,
+            whole(self.middle(|round| Some(round.during.rate))),
             after.rate,
-            percent(self.kept(before)),
-            control.rate,
-            percent(self.kept(control)),
-            p99(before),
-            p99(during),
-            p99(after),
-            p99(control),
-            during.attacker_cores,
-            during.clients_cores,
+            percent(self.kept()),
+            whole(self.middle(|round| Some(round.control.rate))),
+            whole(before.p99_ms),
+            whole(self.middle(|round| round.during.p99_ms)),
+            whole(after.p99_ms),
+            whole(self.middle(|round| round.control.p99_ms)),
+            cores(self.middle(|round| round.during.replicas_cores)),
+            cores(self.middle(|round| Some(round.during.attacker_cores))),
+            cores(self.middle(|round| Some(round.during.clients_cores))),
             before.memory_mib,
-            during.memory_mib,
             after.memory_mib,
-            during.errors,
         )
     }
 
     fn to_json(&self) -> Json {
-        let load = |load: &Load| {
-            json!({
-                "committed_per_second": load.rate,
-                "p99_ms": load.p99_ms,
-                "errors": load.errors,
-                "failed": load.failed,
-                "cores": { "replicas": load.replicas_cores, "attacker": load.attacker_cores, "clients": load.clients_cores },
-                "largest_replica_mib": load.memory_mib,
-            })
-        };
         json!({
             "attack": self.name,
-            "before": load(&self.before),
-            "during": load(&self.during),
-            "after": load(&self.after),
-            "control": load(&self.control),
-            "kept": self.kept(&self.before),
-            "kept_of_control": self.kept(&self.control),
-            "attacker": self.attacker,
+            "before": self.before.to_json(),
+            "rounds": self.rounds.iter().map(Round::to_json).collect::<Vec<_>>(),
+            "after": self.after.to_json(),
+            "kept": self.kept(),
+            "kept_of_control": self.middle(Round::kept),
         })
     }
+}
+
+fn part(some: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| some / whole)
 }
 
 /// Carries out `bezant-lab attacker`, until its standard input ends.
@@ -300,7 +338,7 @@ pub async fn run_attacker(args: &AttackerArgs) -> Result<Done, Failure> {
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: Some(wanted), ..limits });
     let target = Arc::new(Target::load(&args.cluster, args.keys)?);
     match args.burn {
-        Some(cores) => (0..cores.ceil() as usize).for_each(|_| drop(thread::spawn(move || burn(cores)))),
+        Some(cores) => (0..burners()).for_each(|_| drop(thread::spawn(move || burn(cores)))),
         None => {
             let attack = ATTACKS.iter().find(|attack| attack.name == args.name).ok_or_else(|| Failure::wrong("there is no such attack"))?;
             if attack.reads_large_values {
@@ -316,6 +354,11 @@ pub async fn run_attacker(args: &AttackerArgs) -> Result<Done, Failure> {
     out!("{}", target.counts.to_json());
     // Nothing waits for what the attack has under way.
     std::process::exit(0)
+}
+
+/// On how many threads it burns: as many as the attacker has, since threads that want a core keep others waiting.
+fn burners() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Keeps so many cores busy, over all threads that do so.

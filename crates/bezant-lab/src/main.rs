@@ -57,7 +57,7 @@ enum Command {
         \x20 bezant-lab attack --list\n\
         \x20 bezant-lab attack tiny-frames prepares --seconds 5\n\
         \x20 bezant-lab attack > table.md\n\n\
-        Makes its own clusters, on this computer's loopback, and attacks nothing else. All attacks take twenty minutes. What the\n\
+        Makes its own clusters, on this computer's loopback, and attacks nothing else. All attacks take thirty-five minutes. What the\n\
         columns mean stands in docs/security.md.")]
     Attack(attack::AttackArgs),
     #[command(after_help = "Examples:\n\

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::place::Place;
 
 /// Every phase ends after so many honest transactions, however long they take.
-const SMALL: [&str; 7] = ["attack", "--keys", "500", "--transactions", "50", "silent-strangers", "tiny-frames"];
+const SMALL: [&str; 9] = ["attack", "--keys", "500", "--transactions", "50", "--rounds", "1", "silent-strangers", "tiny-frames"];
 
 /// What runs with a word of its command line in this folder.
 fn processes(folder: &str) -> Vec<String> {
@@ -27,13 +27,17 @@ fn honest_clients_commit_under_attack_and_nothing_is_left_behind() {
     let names: Vec<&Value> = rows.iter().map(|row| &row["attack"]).collect();
     assert_eq!(names, ["tiny-frames", "silent-strangers"], "in the order of --list: {report}");
     for row in rows {
-        for phase in ["before", "during", "after", "control"] {
-            assert!(row[phase]["committed_per_second"].as_f64() > Some(0.0), "{phase}: {row}");
-            assert_eq!(row[phase]["failed"], Value::Null, "{phase}: {row}");
+        assert_eq!(row["rounds"].as_array().map(Vec::len), Some(1), "{row}");
+        let round = &row["rounds"][0];
+        for (phase, load) in
+            [("before", &row["before"]), ("during", &round["during"]), ("control", &round["control"]), ("after", &row["after"])]
+        {
+            assert!(load["committed_per_second"].as_f64() > Some(0.0), "{phase}: {row}");
+            assert_eq!(load["failed"], Value::Null, "{phase}: {row}");
         }
-        assert!(row["attacker"]["opened"].as_u64() > Some(0), "there was an attack: {row}");
+        assert!(round["attacker"]["opened"].as_u64() > Some(0), "there was an attack: {row}");
         assert!(row["kept"].is_number() && row["kept_of_control"].is_number(), "{row}");
-        assert!(row["during"]["largest_replica_mib"].as_f64() > Some(0.0), "{row}");
+        assert!(round["during"]["largest_replica_mib"].as_f64() > Some(0.0), "{row}");
     }
     assert_eq!(processes(&folder), Vec::<String>::new());
     assert_eq!(fs::read_dir(&folder).expect("there").count(), 0, "the clusters' folders are gone");
@@ -42,12 +46,14 @@ fn honest_clients_commit_under_attack_and_nothing_is_left_behind() {
 #[test]
 fn a_liar_runs_in_a_replicas_place_and_the_table_is_markdown() {
     let place = Place::new();
-    let said = place.run(&["attack", "liar", "--keys", "500", "--transactions", "20"]).expect(0);
+    let said = place.run(&["attack", "liar", "--keys", "500", "--transactions", "20", "--rounds", "2"]).expect(0);
     let lines: Vec<&str> = said.out.lines().collect();
     assert_eq!(lines.len(), 3, "{said:?}");
     let columns = |line: &str| line.matches('|').count();
     assert!(lines.iter().all(|line| line.starts_with('|') && columns(line) == columns(lines[0])), "{said:?}");
     assert!(lines[2].starts_with("| liar | "), "{said:?}");
+    let kept_of_control = lines[2].split('|').nth(5).unwrap_or_default();
+    assert_eq!(kept_of_control.matches('%').count(), 2, "of each round: {said:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use bezant::failure::{Attempt as _, Failure};
@@ -211,6 +211,18 @@ impl Load {
             replicas_cores: cpu["replicas"].as_f64().map(|used| used / seconds),
             ..Self::default()
         }
+    }
+
+    /// As `attack --json` prints it.
+    pub fn to_json(&self) -> Json {
+        json!({
+            "committed_per_second": self.rate,
+            "p99_ms": self.p99_ms,
+            "errors": self.errors,
+            "failed": self.failed,
+            "cores": { "replicas": self.replicas_cores, "attacker": self.attacker_cores, "clients": self.clients_cores },
+            "largest_replica_mib": self.memory_mib,
+        })
     }
 }
 
