@@ -74,11 +74,9 @@ pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
 
 /// Whether a transaction is open after `script`, as whoever wrote it sees it, although it cannot be read: its last `begin` has no end.
 pub fn leaves_open(script: &str) -> bool {
-    let verbs = script.split(';').filter_map(|statement| statement.split_whitespace().next());
-    verbs
-        .filter(|verb| ["begin", "commit", "abort"].iter().any(|word| verb.eq_ignore_ascii_case(word)))
-        .last()
-        .is_some_and(|verb| verb.eq_ignore_ascii_case("begin"))
+    let mut verbs = script.rsplit(';').filter_map(|statement| statement.split_whitespace().next());
+    let last = verbs.find(|verb| ["begin", "commit", "abort"].iter().any(|word| verb.eq_ignore_ascii_case(word)));
+    last.is_some_and(|verb| verb.eq_ignore_ascii_case("begin"))
 }
 
 /// `text` in the quotes in which a script takes it.

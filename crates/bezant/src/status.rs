@@ -71,6 +71,9 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
         tell_of_rebuilding(&answers);
+        if let Some(words) = catching_up_words(&answers) {
+            eprintln!("{}", wrap(&words, line_letters(), 2));
+        }
         warn_of_divergences(&answers);
         warn_of_disks(&answers);
         up::warn_of_other_copies(&args.cluster);
@@ -125,6 +128,24 @@ fn tell_of_rebuilding(answers: &[Answer]) {
             eprintln!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
         }
     }
+}
+
+/// Who serves and still takes over what it may have missed, and how far each is.
+fn catching_up_words(answers: &[Answer]) -> Option<String> {
+    let behind = answers.iter().filter_map(|(replica, _, answer)| {
+        let status = answer.as_ref().ok()?;
+        let catch_up = &status["catch_up"];
+        if catch_up["behind"] != json!(1) || is_rebuilding(status) {
+            return None;
+        }
+        let of_all = catch_up["keys"].as_u64().filter(|keys| *keys > 0);
+        let percent = of_all.map(|keys| number(&catch_up["keys_compared"]).saturating_mul(100).checked_div(keys).unwrap_or(0).min(99));
+        Some(percent.map_or_else(|| replica.to_string(), |percent| format!("{replica} ({percent} %)")))
+    });
+    let behind: Vec<String> = behind.collect();
+    let words =
+        || format!("compared with the others, for what was missed: {}. Stop no other replica before that has ended", behind.join(", "));
+    (!behind.is_empty()).then(words)
 }
 
 fn to_json(answers: &[Answer]) -> Value {
@@ -319,6 +340,23 @@ mod tests {
             (replica(0), "127.0.0.1:7406".to_owned(), Ok(status)),
             (replica(1), "127.0.0.1:7407".to_owned(), Err("Connection refused (os error 111)".to_owned())),
         ]
+    }
+
+    #[test]
+    fn who_catches_up_is_named_with_how_far_it_is() {
+        let mut answers = answers();
+        assert_eq!(catching_up_words(&answers), None, "nothing is said of an engine without it");
+        let mut say = |catch_up: Value| {
+            answers[0].2.as_mut().expect("it answers")["catch_up"] = catch_up;
+            catching_up_words(&answers)
+        };
+        assert_eq!(say(json!({"behind": 0, "keys_compared": 5, "keys": 10})), None);
+        let names = |words: Option<String>| {
+            words.expect("it is behind").split_once(": ").map(|(_, rest)| rest.split('.').next().map(str::to_owned))
+        };
+        assert_eq!(names(say(json!({"behind": 1, "keys_compared": 5}))), Some(Some("s0-r0".to_owned())));
+        assert_eq!(names(say(json!({"behind": 1, "keys_compared": 5, "keys": 10}))), Some(Some("s0-r0 (50 %)".to_owned())));
+        assert_eq!(names(say(json!({"behind": 1, "keys_compared": 12, "keys": 10}))), Some(Some("s0-r0 (99 %)".to_owned())));
     }
 
     #[test]
