@@ -152,6 +152,14 @@ fn who_goes_by_a_proven_outcome_breaks_no_promise() {
     assert!(report.is_clean(), "{report}");
 }
 
+/// Two upgrades in a hurry, one soon after the other, had all of a shard begin anew within seconds, and so silent for some time: whoever
+/// waited for it had a reason.
+#[test]
+fn who_waits_for_a_shard_that_was_upgraded_in_a_hurry_breaks_no_promise() {
+    let report = run(&scenario("upgrade"), 2063, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+}
+
 /// What only some replicas saw, and was cut off for longer than the window, was refused by the others as too old: it stayed
 /// undecided in these runs, or what was begun later waited for it.
 #[test]

@@ -2,7 +2,8 @@
 //! version, whose bounds are other ones.
 //!
 //! Whoever does that counts: with those that are at fault, or down for another reason, never more than `f` of a shard are away.
-//! So nothing may come to a stop meanwhile, and that is demanded where an upgrade is all that happens.
+//! So nothing may come to a stop meanwhile, and that is demanded where an upgrade is all that happens. An upgrade in a hurry does not
+//! wait until who has been started again votes on all writes: then more than `f` may be silent at once, and nothing is demanded.
 
 use machine::turn::Bounds;
 use random::Random;
@@ -113,7 +114,7 @@ impl<S: System> World<S> {
         let next = rollout.left.iter().position(|at| out < rollout.at_once && may_leave(*at));
         if let Some(position) = next {
             let at = rollout.left.remove(position);
-            self.ask_to_leave(at, rollout.version);
+            self.ask_to_leave(at, rollout.version, rollout.is_patient);
         }
         rollout.left.retain(|at| self.replicas[*at].away.is_none());
         if rollout.left.is_empty() {
@@ -126,8 +127,11 @@ impl<S: System> World<S> {
     }
 
     /// A replica is asked to end in good order; it will come back as `version`.
-    fn ask_to_leave(&mut self, at: usize, version: Version<S::Options>) {
+    fn ask_to_leave(&mut self, at: usize, version: Version<S::Options>, is_patient: bool) {
         let down_ns = self.upgrades.pick(&DOWN_MS) * MS;
+        if !is_patient {
+            self.hurried_until = self.hurried_until.max(self.now + down_ns + S::ready_after_ms(&self.setting) * MS);
+        }
         let is_switched_off = self.upgrades.chance(300);
         let replica = &mut self.replicas[at];
         let options = S::restarted(replica.version.options, version.options, self.upgrades.next());
