@@ -236,7 +236,7 @@ fn measure(args: &AttackArgs, attack: &Attack, program: &Path, stop: &AtomicBool
         let control = match first {
             Some((control, _)) => control,
             None => {
-                thread::sleep(REST);
+                cluster.rest(REST)?;
                 beside(Some(during.attacker_cores))?.0
             }
         };

@@ -3,7 +3,7 @@
 //!
 //! Whoever does that counts: with those that are at fault, or down for another reason, never more than `f` of a shard are away.
 //! So nothing may come to a stop meanwhile, and that is demanded where an upgrade is all that happens. An upgrade in a hurry does not
-//! wait until who has been started again votes on all writes: then more than `f` may be silent at once, and nothing is demanded.
+//! wait until who has been started again votes on all writes: while more than `f` are silent by that, nothing is demanded.
 
 use machine::turn::Bounds;
 use random::Random;
@@ -101,11 +101,12 @@ impl<S: System> World<S> {
         }
         let of_shard: Vec<usize> = (0..self.replicas.len()).filter(|at| usize::from(self.replicas[*at].id.shard.0) == shard).collect();
         let ready_ns = S::ready_after_ms(&self.setting) * MS;
-        let is_out = |world: &Self, at: usize| {
+        let is_away = |world: &Self, at: usize| world.replicas[at].node.is_none() || world.replicas[at].leaving.is_some();
+        let is_silent = |world: &Self, at: usize| {
             let replica = &world.replicas[at];
-            let is_ready = !rollout.is_patient || replica.lives < 2 || world.now >= replica.started_at + ready_ns;
-            replica.node.is_none() || replica.leaving.is_some() || !is_ready
+            is_away(world, at) || (replica.lives >= 2 && world.now < replica.started_at + ready_ns)
         };
+        let is_out = |world: &Self, at: usize| if rollout.is_patient { is_silent(world, at) } else { is_away(world, at) };
         let out = of_shard.iter().filter(|at| is_out(self, **at)).count();
         let may_leave = |at: usize| {
             let with_it = of_shard.iter().filter(|other| **other == at || is_out(self, **other) || self.is_at_fault(**other)).count();
@@ -114,7 +115,11 @@ impl<S: System> World<S> {
         let next = rollout.left.iter().position(|at| out < rollout.at_once && may_leave(*at));
         if let Some(position) = next {
             let at = rollout.left.remove(position);
-            self.ask_to_leave(at, rollout.version, rollout.is_patient);
+            let silent = of_shard.iter().filter(|other| **other == at || is_silent(self, **other) || self.is_at_fault(**other)).count();
+            let down_ns = self.ask_to_leave(at, rollout.version);
+            if silent > self.setting.faults {
+                self.too_few_until = self.too_few_until.max(self.now + down_ns + ready_ns);
+            }
         }
         rollout.left.retain(|at| self.replicas[*at].away.is_none());
         if rollout.left.is_empty() {
@@ -126,18 +131,16 @@ impl<S: System> World<S> {
         self.after(wait_ms * MS, Event::Upgrade(shard));
     }
 
-    /// A replica is asked to end in good order; it will come back as `version`.
-    fn ask_to_leave(&mut self, at: usize, version: Version<S::Options>, is_patient: bool) {
+    /// A replica is asked to end in good order; it will come back as `version`. Says for how long it will be away.
+    fn ask_to_leave(&mut self, at: usize, version: Version<S::Options>) -> u64 {
         let down_ns = self.upgrades.pick(&DOWN_MS) * MS;
-        if !is_patient {
-            self.hurried_until = self.hurried_until.max(self.now + down_ns + S::ready_after_ms(&self.setting) * MS);
-        }
         let is_switched_off = self.upgrades.chance(300);
         let replica = &mut self.replicas[at];
         let options = S::restarted(replica.version.options, version.options, self.upgrades.next());
         replica.version = Version { options, ..version };
         replica.leaving = Some(Leaving { down_ns, is_switched_off });
         self.want_turn(at);
+        down_ns
     }
 
     /// A replica has finished what had arrived, made it durable and said so: its process ends.

@@ -95,8 +95,8 @@ pub(crate) struct World<S: System> {
     pub upgrades: Random,
     /// The upgrades that are under way, by shard.
     pub rollouts: BTreeMap<usize, Rollout<S::Options>>,
-    /// Until when somebody is away, or does not vote on all writes, whom an upgrade in a hurry has stopped.
-    pub hurried_until: u64,
+    /// Until when an upgrade in a hurry may have more than `f` of a shard away, at fault, or silent after a start.
+    pub too_few_until: u64,
     /// Who is at fault, or may come to be.
     pub budget: Budget,
     pub checker: S::Checker,

@@ -163,6 +163,16 @@ impl<'a> Cluster<'a> {
         Ok(Load { attacker_cores, memory_mib, ..load })
     }
 
+    /// Leaves it alone for so long, or until everything is to stop.
+    pub fn rest(&self, duration: Duration) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while begun.elapsed() < duration {
+            self.check_stop()?;
+            sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
     /// The memory of the replica that has most of it, in MiB.
     fn memory_mib(&self) -> f64 {
         let notes = fs::read_dir(Path::new(&self.path()).join("run")).into_iter().flatten().flatten();

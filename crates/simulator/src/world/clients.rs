@@ -102,7 +102,7 @@ impl<S: System> World<S> {
         let client = &self.clients[at];
         let Some(Task { began, .. }) = client.task.filter(|_| client.machine.is_honest()) else { return };
         let is_healed = self.phase.healed_before(began);
-        if is_healed || (self.setting.is_steady() && began >= self.hurried_until) {
+        if is_healed || (self.setting.is_steady() && began >= self.too_few_until) {
             let when = if is_healed { "after the faults were over" } else { "while there was no reason to wait" };
             self.violation("progress", format!("{} began {what} {when}, and it timed out", self.clients[at].id));
         }

@@ -93,7 +93,7 @@ impl<S: System> World<S> {
             network_adversary: S::network_adversary(&cluster, &setting, seed, faults_end_at),
             upgrades: Random::stream(seed, "upgrades"),
             rollouts: BTreeMap::new(),
-            hurried_until: 0,
+            too_few_until: 0,
             scenario: scenario.clone(),
             seed,
             now: EPOCH_NS,
