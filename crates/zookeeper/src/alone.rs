@@ -95,13 +95,14 @@ impl Alone {
                 self.server.on_measured(self.measured());
                 outbox.emit(Told::Command(answer, self.server.command(now, &name)));
             }
-            Event::Drill { order, answer } => {
+            Event::Drill { connection, order } => {
                 let done = match self.allows_drills {
                     true => drill::carry_out(&mut self.server, &self.folders, &order).unwrap_or_else(|why| format!("refused: {why}")),
                     false => drill::NOT_ALLOWED.to_owned(),
                 };
                 tracing::warn!(order, done, "a drill");
-                outbox.emit(Told::Drill(answer, done));
+                outbox.emit(Told::Bytes(connection, done.into_bytes()));
+                outbox.emit(Told::Close(connection));
             }
             Event::Closed(connection) => self.server.step(now, Asked::Closed { connection }, &mut self.outbox),
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use sentinel::{ConnectionId, Fields};
-use tokio::sync::oneshot;
 
 use crate::connection::{Event, Outgoing};
 
@@ -19,8 +18,6 @@ pub(crate) enum Told {
     CloseAll,
     /// What an operator's command came to.
     Command(SyncSender<Option<Fields>>, Option<Fields>),
-    /// What came of a drill.
-    Drill(oneshot::Sender<String>, String),
 }
 
 /// Those that are connected.
@@ -52,7 +49,6 @@ impl Clients {
             }
             Told::CloseAll => self.0.values().for_each(|client| client.close()),
             Told::Command(asked, answer) => drop(asked.try_send(answer)),
-            Told::Drill(asked, done) => drop(asked.send(done)),
         }
     }
 }

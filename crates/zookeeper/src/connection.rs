@@ -11,7 +11,7 @@ use jute::{ConnectRequest, Numbered};
 use sentinel::{ConnectionId, Fields, Input, Peer, Server};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -31,7 +31,7 @@ pub(crate) enum Event {
     /// An operator's command. Whoever asks may not wait for the answer any more.
     Command { name: String, answer: SyncSender<Option<Fields>> },
     /// What is to be damaged, for a drill.
-    Drill { order: String, answer: oneshot::Sender<String> },
+    Drill { connection: ConnectionId, order: String },
     /// The connection is no more.
     Closed(ConnectionId),
 }
@@ -165,7 +165,7 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &C
         return std::future::pending().await;
     }
     if head == DRILL {
-        return drill(&mut reader, core, outgoing).await;
+        return drill(&mut reader, connection, core).await;
     }
     let Ok(body) = read_body(&mut reader, head, core.frame_bytes_max).await else { return };
     let Ok(request) = ConnectRequest::decode(&body) else { return };
@@ -201,19 +201,17 @@ fn whole_frame(bytes: &[u8]) -> Option<&[u8]> {
     rest.get(..u32::from_be_bytes(*head) as usize)
 }
 
-/// Takes one order for a drill, and answers with what became of it.
-async fn drill(reader: &mut BufReader<impl AsyncRead + Unpin>, core: &Core, outgoing: &Outgoing) {
+/// Takes one order for a drill.
+async fn drill(reader: &mut BufReader<impl AsyncRead + Unpin>, connection: ConnectionId, core: &Core) {
     let mut head = [0; 4];
     if !matches!(timeout(FRAME_TIMEOUT, reader.read_exact(&mut head)).await, Ok(Ok(_))) {
         return;
     }
     let Ok(body) = read_body(reader, head, DRILL_BYTES_MAX).await else { return };
     let Ok(order) = String::from_utf8(body) else { return };
-    let (answer, answered) = oneshot::channel();
-    if core.events.send(Event::Drill { order, answer }).await.is_ok()
-        && let Ok(answer) = answered.await
-    {
-        outgoing.put(answer.into_bytes());
+    if core.events.send(Event::Drill { connection, order }).await.is_ok() {
+        // The answer closes the connection.
+        std::future::pending().await
     }
 }
 

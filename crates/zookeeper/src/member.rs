@@ -133,10 +133,11 @@ impl MemberMachine {
                 self.measure();
                 outbox.emit(Told::Command(answer, self.durable.member.server_mut().command(now, &name)));
             }
-            Event::Drill { order, answer } => {
+            Event::Drill { connection, order } => {
                 let done = self.damage(&order);
                 tracing::warn!(order, done, "a drill");
-                outbox.emit(Told::Drill(answer, done));
+                outbox.emit(Told::Bytes(connection, done.into_bytes()));
+                outbox.emit(Told::Close(connection));
             }
             Event::Closed(connection) => self.durable.member.client(now, Asked::Closed { connection }),
         }
