@@ -16,7 +16,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::limits::{
-    BATCH_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT, READ_BYTES, UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX,
+    ANSWER_TIMEOUT, BATCH_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT, READ_BYTES, UNSENT_BYTES_MAX,
+    UNSENT_BYTES_SOFT_MAX,
 };
 
 /// What an order for a drill begins with.
@@ -161,8 +162,7 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &C
     }
     if Server::is_word(head) {
         give(core, vec![Input::Word { connection, word: head }], 4).await;
-        // The answer closes the connection.
-        return std::future::pending().await;
+        return answered().await;
     }
     if head == DRILL {
         return drill(&mut reader, connection, core).await;
@@ -201,6 +201,11 @@ fn whole_frame(bytes: &[u8]) -> Option<&[u8]> {
     rest.get(..u32::from_be_bytes(*head) as usize)
 }
 
+/// Waits for the one answer of a connection, which closes it. A server that goes on from its disk may have lost the question.
+async fn answered() {
+    tokio::time::sleep(ANSWER_TIMEOUT).await;
+}
+
 /// Takes one order for a drill.
 async fn drill(reader: &mut BufReader<impl AsyncRead + Unpin>, connection: ConnectionId, core: &Core) {
     let mut head = [0; 4];
@@ -210,8 +215,7 @@ async fn drill(reader: &mut BufReader<impl AsyncRead + Unpin>, connection: Conne
     let Ok(body) = read_body(reader, head, DRILL_BYTES_MAX).await else { return };
     let Ok(order) = String::from_utf8(body) else { return };
     if core.events.send(Event::Drill { connection, order }).await.is_ok() {
-        // The answer closes the connection.
-        std::future::pending().await
+        answered().await;
     }
 }
 

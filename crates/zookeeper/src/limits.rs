@@ -26,6 +26,8 @@ pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// The nodes of one of the tree's 4,096 shards are hashed anew so often: all of them in about a minute and a half.
 pub const SCRUB_EVERY: Duration = Duration::from_millis(20);
+/// For so long a connection that asks one question waits for its answer.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest order for a drill.
 pub const DRILL_BYTES_MAX: usize = 4 << 10;
 /// How many records of damage are kept.
