@@ -1,8 +1,9 @@
 //! The program as its users meet it: real processes, real TLS, real disks, ports of their own.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -159,6 +160,34 @@ fn shell(place: &Place, script: &str) -> Said {
     command.arg("shell").current_dir(place.path("")).env("HOME", place.path(""));
     let output = command.stdin(fs::File::open(&input).expect("opened")).output().expect("the program starts");
     Said::new(&["shell"], &output)
+}
+
+/// What is typed, or pasted, before the shell asks for it.
+#[test]
+fn lines_typed_ahead_on_a_terminal_are_all_run() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    let terminal = nix::pty::openpty(None, None).expect("a terminal");
+    let side = || Stdio::from(terminal.slave.try_clone().expect("a descriptor"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
+    command.arg("shell").current_dir(place.path("")).env("HOME", place.path("")).env("TERM", "xterm");
+    let mut shell = command.stdin(side()).stdout(side()).stderr(side()).spawn().expect("the program starts");
+    drop((command, terminal.slave));
+    let mut keyboard = fs::File::from(terminal.master);
+    let lines = "put a 1\rbegin\rput b 2\rput c 3\rcommit\rget c\rput d 4\rexit\r";
+    keyboard.write_all(lines.as_bytes()).expect("typed");
+    // Its end is an error: nobody holds the other side any more.
+    let mut shown = Vec::new();
+    let _ = keyboard.read_to_end(&mut shown);
+    let ended = shell.wait().expect("it ends");
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(ended.success() && shown.contains("c = 3"), "{shown}");
+    for (key, value) in [("a", "1\n"), ("b", "2\n"), ("c", "3\n"), ("d", "4\n")] {
+        place.run(&["get", key]).expect(0).prints(value);
+    }
+    let history = fs::read_to_string(place.path(".bezant_history")).expect("what is typed is kept");
+    assert!(history.contains("put d 4"), "{history}");
 }
 
 #[test]
