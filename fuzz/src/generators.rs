@@ -7,7 +7,7 @@ use std::sync::Arc;
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
 use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, ReadResult, ScanRow, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
-use basil::{Decision, Message, Refusal, Transaction, Vote};
+use basil::{ClientLimit, Decision, Message, Refusal, Transaction, Vote};
 use crypto::{BatchSignature, SignedRoot};
 use types::{ClusterId, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
@@ -415,6 +415,8 @@ pub fn reply(choices: &mut Choices<'_>) -> Message {
                 Refusal::NotPermitted,
                 Refusal::WrongShard,
                 Refusal::Overloaded { after_ms: 100 },
+                Refusal::AbandonLimit { after_ms: u32::MAX },
+                Refusal::ClientLimit { limit: ClientLimit::Transactions, after_ms: 0 },
                 Refusal::TooLarge,
                 Refusal::Unknown,
             ];

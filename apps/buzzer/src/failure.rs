@@ -1,7 +1,7 @@
 //! What goes wrong, in words for whoever asked.
 
 use axum::http::StatusCode;
-use bezant_client::Error;
+use bezant_client::{Advice, Error};
 
 /// Why there is no such page, or nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,7 @@ impl From<Error> for Failure {
                     "Too few of the replicas that keep the data answered in time. What you asked for may have been done, or may still be done: look before you do it again.",
                 )
             }
+            other if matches!(other.advice(), Advice::RetryAfter { .. }) => Self::busy(),
             other => Self::broken(&other.to_string()),
         }
     }

@@ -26,7 +26,7 @@ impl Machine for Driver {
         outbox.events.extend(events.into_iter().map(|event| match event {
             ByzantineEvent::Honest(event) => event,
             // What a client knows of what it left: nothing.
-            ByzantineEvent::Abandoned { operation, .. } => Event::Ended { operation, result: Err(Failure::TimedOut) },
+            ByzantineEvent::Abandoned { operation, .. } => Event::Ended { operation, result: Err(Failure::TimedOut(None)) },
         }));
     }
 

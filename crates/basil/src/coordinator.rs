@@ -244,6 +244,7 @@ impl Coordinator {
             logged: LoggedReplies::default(),
             elections: 0,
             logging: None,
+            refused: BTreeMap::new(),
             too_old: BTreeMap::new(),
             stalled: Vec::new(),
             was_finish: operation.is_none(),
@@ -292,6 +293,7 @@ impl Coordinator {
         if from != replica || !tally.count(replica.index, vote, signature) {
             return;
         }
+        attempt.refused.remove(&replica);
         self.round_trips.note(replica, RequestKind::Vote, now.since(attempt.asked_at));
         if attempt.operations.is_empty() && vote == Vote::Commit && tally.votes_to(Vote::Commit) == self.quorums.weak() {
             // From here on it can be shown whose it is.
@@ -472,13 +474,14 @@ impl Coordinator {
 
     fn on_refused(&mut self, from: ReplicaId, id: TransactionId, refusal: Refusal, out: &mut Out) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        if refusal == Refusal::AbandonLimit {
+        attempt.refused.insert(from, refusal);
+        if let Refusal::AbandonLimit { .. } = refusal {
             self.counts.abandon_limited += 1;
             if self.counts.abandon_limited.is_power_of_two() {
                 tracing::warn!(replica = %from, "takes no new transactions for a while: this client left too many for others to end");
             }
         }
-        if let Refusal::ClientLimit(limit) = refusal {
+        if let Refusal::ClientLimit { limit, .. } = refusal {
             self.counts.client_limited += 1;
             if self.counts.client_limited.is_power_of_two() {
                 tracing::warn!(replica = %from, ?limit, "takes no more of this client: it is over a limit that the operators set for it");
@@ -488,7 +491,7 @@ impl Coordinator {
         // says that it never voted.
         let is_late = attempt.retries > 0 && !broken(Mutant::LateRefusalBelieved);
         // Over a limit that its client has for now, it may be let in the next time, or voted on when somebody else brings it.
-        let is_final = refusal == Refusal::TooOld || (matches!(refusal, Refusal::ClientLimit(_)) && broken(Mutant::ClientLimitFinal));
+        let is_final = refusal == Refusal::TooOld || (matches!(refusal, Refusal::ClientLimit { .. }) && broken(Mutant::ClientLimitFinal));
         if !is_final || is_late || !attempt.participants.contains(&from.shard) {
             return;
         }
@@ -513,7 +516,8 @@ impl Coordinator {
     fn on_retry(&mut self, now: Time, id: TransactionId, out: &mut Out) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         if now.since(attempt.started) >= self.options.timeout_ms * 1_000_000 {
-            self.give_up(id, Failure::TimedOut, out);
+            let why = attempt.why_refused(self.quorums);
+            self.give_up(id, Failure::TimedOut(why), out);
             return;
         }
         self.counts.retries += 1;
@@ -572,6 +576,8 @@ struct CommitAttempt {
     pub elections: u32,
     /// What this process asks to be logged, once it does.
     pub logging: Option<Decision>,
+    /// Who last refused to judge it, and why.
+    pub refused: BTreeMap<ReplicaId, Refusal>,
     /// Who refuses to judge it for being too old, by shard.
     pub too_old: BTreeMap<ShardId, Voters>,
     /// Transactions said to stand in its way and to be stalled, and by whom.
@@ -598,6 +604,13 @@ enum FastPathWait {
 }
 
 impl CommitAttempt {
+    /// What enough replicas of a shard refuse to vote on it for; nothing once it is being logged.
+    fn why_refused(&self, quorums: Quorums) -> Option<Refusal> {
+        let of = |shard: ShardId| self.refused.iter().filter(move |(by, _)| by.shard == shard).map(|(_, refusal)| *refusal);
+        let believed = |refusals: Vec<Refusal>| refusals.iter().find_map(|refusal| Refusal::believed(&refusals, *refusal, quorums));
+        self.participants.iter().find_map(|shard| believed(of(*shard).collect())).filter(|_| self.logging.is_none())
+    }
+
     /// Votes to commit of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.
     pub fn evidence(&self, quorums: Quorums) -> Vec<SignedVote> {
         let id = self.transaction.id();

@@ -369,8 +369,11 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Whether `from` may bring its own `transaction`: not while it has left too many for others to end.
     fn may_begin(&self, now: Time, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
-        let over_limit = is_author(from, transaction) && self.abandonment_limiter.over_limit(now, transaction.timestamp().client);
-        if over_limit { Err(Refusal::AbandonLimit) } else { self.within_limits(from, transaction) }
+        let over_limit = self.abandonment_limiter.over_limit(now, transaction.timestamp().client);
+        match over_limit.filter(|_| is_author(from, transaction)) {
+            Some(after_ms) => Err(Refusal::AbandonLimit { after_ms }),
+            None => self.within_limits(from, transaction),
+        }
     }
 
     fn note_authored(&mut self, id: TransactionId, authored: bool) {

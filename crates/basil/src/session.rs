@@ -422,7 +422,7 @@ impl Failure {
             Self::Refused(Refusal::NotKept { kept_ms }) if mode.is_as_of() => engine::Refusal::NotKept { kept_ms },
             Self::Refused(Refusal::TooNew) if mode.is_as_of() => engine::Refusal::NotPast,
             Self::TooLow => engine::Refusal::TooOld,
-            Self::TimedOut => engine::Refusal::Unavailable,
+            Self::TimedOut(_) => engine::Refusal::Unavailable,
             Self::Refused(refusal) => refusal.into(),
         }
     }
@@ -432,9 +432,37 @@ impl Failure {
     pub fn refusal_of_commit(self) -> engine::Refusal {
         match self {
             Self::TooLow => engine::Refusal::TooOld,
-            Self::TimedOut => engine::Refusal::OutcomeUnknown,
+            Self::TimedOut(None) => engine::Refusal::OutcomeUnknown,
+            Self::TimedOut(Some(why)) => engine::Refusal::Unjudged(why_unjudged(why)),
             Self::Refused(refusal) => refusal.into(),
         }
+    }
+}
+
+/// Why a commit was not judged until its time was over, in words that follow "the replicas refused it, as". Nothing of what to do: it may take place yet.
+fn why_unjudged(why: Refusal) -> String {
+    match why {
+        Refusal::AbandonLimit { after_ms } => {
+            format!("this client left too many of its transactions for others to end, which is held against it for {after_ms} ms more")
+        }
+        Refusal::ClientLimit { limit, .. } => format!("this client was over its limit {}", name_of(limit)),
+        Refusal::Overloaded { .. } => "they had no room for more that is undecided".to_owned(),
+        Refusal::Liar => "they have seen this client lie".to_owned(),
+        Refusal::TooNew => "its timestamp was too far ahead of their clocks".to_owned(),
+        Refusal::TooOld | Refusal::NotKept { .. } => "its timestamp had become too old".to_owned(),
+        Refusal::NotPermitted | Refusal::WrongShard | Refusal::TooLarge | Refusal::Unknown => {
+            "this client's configuration differs from theirs".to_owned()
+        }
+    }
+}
+
+/// A limit's name in the configuration.
+fn name_of(limit: ClientLimit) -> &'static str {
+    match limit {
+        ClientLimit::Transactions => "transactions_max",
+        ClientLimit::Keys => "keys_max",
+        ClientLimit::Bytes => "bytes_max",
+        ClientLimit::ReadsPerSecond => "reads_per_second",
     }
 }
 
@@ -447,13 +475,8 @@ impl From<Refusal> for engine::Refusal {
             Refusal::NotPermitted => Self::NotPermitted,
             Refusal::WrongShard => Self::WrongShard,
             Refusal::Overloaded { after_ms } => Self::Overloaded { after_ms },
-            Refusal::AbandonLimit => Self::AbandonLimit,
-            Refusal::ClientLimit(limit) => Self::ClientLimit(match limit {
-                ClientLimit::Transactions => "transactions_max",
-                ClientLimit::Keys => "keys_max",
-                ClientLimit::Bytes => "bytes_max",
-                ClientLimit::ReadsPerSecond => "reads_per_second",
-            }),
+            Refusal::AbandonLimit { after_ms } => Self::AbandonLimit { after_ms },
+            Refusal::ClientLimit { limit, after_ms } => Self::ClientLimit { name: name_of(limit), after_ms },
             Refusal::Liar => Self::Liar,
             Refusal::TooLarge => Self::AnswerTooLarge,
             Refusal::Unknown => Self::Unknown,

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
 use basil::message::Subject;
 use basil::{
-    Certificate, ClientLimit, Command, Coordinator, CoordinatorOptions, Decision, Message, Node, Read, Refusal, Replica, ReplicaOptions,
-    Transaction, Vote, Write,
+    Certificate, ClientLimit, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, Read, Refusal, Replica,
+    ReplicaOptions, Transaction, Vote, Write,
 };
-use crypto::leaf;
+use crypto::{Verified, leaf};
 use machine::turn::{ANSWER_BYTES_MAX, Bounds, Turns};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use store::{Memory, Options, Store};
 use types::limits::VALUE_BYTES_MAX;
-use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, Value};
+use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
 
 use crate::harness::members::{Members, members};
 
@@ -58,6 +58,13 @@ fn answer(members: &Members, replica: &mut Replica<Memory>, from: Party, message
     let mut outbox = Outbox::default();
     replica.step(Time(NOW_MS * 1_000_000), Input::Message { from, message }, &mut outbox);
     outbox.sends.into_iter().map(|(_, message)| message).collect()
+}
+
+/// A replica's refusal of a transaction, as it arrives.
+fn refused<C>(members: &Members, id: TransactionId, index: u16, refusal: Refusal) -> Input<C, Verified<Message>> {
+    let refused = Message::Refused { subject: Subject::Transaction(id), refusal };
+    let message = members.stranger().verify(refused).expect("nothing of it is signed");
+    Input::Message { from: Party::Replica(ReplicaId { shard: SHARD, index }), message }
 }
 
 /// A liar makes up transactions that missed what `other` wrote, and so has the proofs that they aborted.
@@ -179,40 +186,44 @@ fn a_client_is_held_to_its_limits_and_rights_as_the_operators_change_them() {
         let cluster = types::Cluster::new(members.cluster.id(), 1, members.cluster.placement().clone(), vec![keys], clients);
         Arc::new(cluster.expect("the parts fit"))
     };
+    let over = |limit: ClientLimit, after_ms: u32| Refusal::ClientLimit { limit, after_ms };
     assert_eq!((prepare(&mut replica, of(1, &["b", "c"])), read(&mut replica, &["b", "c"])), (None, None));
     replica.reconfigure(changed(&|permission| permission.limits.keys = Some(2)));
-    assert_eq!(prepare(&mut replica, of(2, &["b", "c"])), Some(Refusal::ClientLimit(ClientLimit::Keys)));
+    assert_eq!(prepare(&mut replica, of(2, &["b", "c"])), Some(over(ClientLimit::Keys, 0)));
     assert_eq!(prepare(&mut replica, of(3, &["b"])), None);
     replica.reconfigure(changed(&|permission| permission.limits.bytes = Some(10)));
-    assert_eq!(prepare(&mut replica, of(4, &[])), Some(Refusal::ClientLimit(ClientLimit::Bytes)));
+    assert_eq!(prepare(&mut replica, of(4, &[])), Some(over(ClientLimit::Bytes, 0)));
     replica.reconfigure(changed(&|permission| permission.limits.transactions = Some(2)));
-    assert_eq!(prepare(&mut replica, of(5, &[])), Some(Refusal::ClientLimit(ClientLimit::Transactions)), "two are under way");
+    assert_eq!(prepare(&mut replica, of(5, &[])), Some(over(ClientLimit::Transactions, 20)), "two are under way");
     replica.reconfigure(changed(&|permission| permission.limits.reads_per_second = Some(1)));
-    assert_eq!(
-        (read(&mut replica, &["b", "c"]), read(&mut replica, &["b"])),
-        (None, Some(Refusal::ClientLimit(ClientLimit::ReadsPerSecond)))
-    );
+    assert_eq!((read(&mut replica, &["b", "c"]), read(&mut replica, &["b"])), (None, Some(over(ClientLimit::ReadsPerSecond, 2_000))));
     replica.reconfigure(changed(&|permission| permission.read_prefixes = vec![Key::from("b")]));
     assert_eq!((read(&mut replica, &["b"]), read(&mut replica, &["c"])), (None, Some(Refusal::NotPermitted)));
 }
 
-/// A limit that a client is over for now does not show that its transaction never happens: others vote on it, and finish it.
+/// A limit that a client is over for now does not show that its transaction never happens: others vote on it, and finish it. Once its time is over, its
+/// application is told why it was not judged, at a time that no liar draws out.
 #[test]
 fn what_was_refused_for_a_limit_may_still_commit() {
     let members = members(1);
-    let mut coordinator = Coordinator::new(members.cluster.clone(), CoordinatorOptions::default());
+    let (mut coordinator, mut outbox) = (Coordinator::new(members.cluster.clone(), CoordinatorOptions::default()), Outbox::default());
     let transaction = transaction(&members, ClientId(1), NOW_MS, &[], ("a", "1"));
-    let (now, mut outbox) = (Time(NOW_MS * 1_000_000), Outbox::default());
+    let now = Time(NOW_MS * 1_000_000);
     let commit = Command::Commit { operation: 1, transaction: transaction.clone(), dependencies: Vec::new() };
     coordinator.step(now, Input::Command(commit), &mut outbox);
+    let over = |after_ms: u32| Refusal::ClientLimit { limit: ClientLimit::Transactions, after_ms };
     for index in 0..6 {
-        let refusal = Refusal::ClientLimit(ClientLimit::Transactions);
-        let refused = Message::Refused { subject: Subject::Transaction(transaction.id()), refusal };
-        let message = members.stranger().verify(refused).expect("nothing of it is signed");
-        let from = Party::Replica(ReplicaId { shard: SHARD, index });
-        coordinator.step(now, Input::Message { from, message }, &mut outbox);
+        let input = refused(&members, transaction.id(), index, over(if index == 0 { u32::MAX } else { 20 }));
+        coordinator.step(now, input, &mut outbox);
     }
     assert!(outbox.events.is_empty(), "it is asked again: {:?}", outbox.events);
+    while outbox.events.is_empty() {
+        coordinator.step(coordinator.deadline().expect("it asks again"), Input::Tick, &mut outbox);
+    }
+    let [Event::Ended { operation: 1, result: Err(Failure::TimedOut(Some(why))) }] = outbox.events.as_slice() else {
+        panic!("it is told why: {:?}", outbox.events)
+    };
+    assert_eq!(*why, over(20));
 }
 
 /// A client leaves what it began to others, until it is refused; what it ends itself after all does not count.
@@ -225,7 +236,10 @@ fn a_client_over_its_abandonment_limit_is_refused() {
     let of = |client: u64, number: u64| transaction(&members, ClientId(client), NOW_MS - 900 + number, &[], ("a", "1"));
     let is_refused = |replica: &mut Replica<Memory>, party: Party, transaction: Transaction| {
         let answers = answer(&members, replica, party, Message::Prepare { transaction });
-        assert!(matches!(answers.as_slice(), [] | [Message::Refused { refusal: Refusal::AbandonLimit, .. }]), "{answers:?}");
+        assert!(
+            matches!(answers.as_slice(), [] | [Message::Refused { refusal: Refusal::AbandonLimit { after_ms: 1_000.. }, .. }]),
+            "{answers:?}"
+        );
         !answers.is_empty()
     };
     let end = |replica: &mut Replica<Memory>, party: Party, transaction: &Transaction| {

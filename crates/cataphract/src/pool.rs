@@ -474,7 +474,7 @@ impl Pool {
             }
             Err(failure) => {
                 let in_flight = self.end(batch, Ended::Otherwise, turn);
-                let otherwise = if failure == Failure::TimedOut { Failed::Unknown } else { Failed::NotCommitted(failure) };
+                let otherwise = if matches!(failure, Failure::TimedOut(_)) { Failed::Unknown } else { Failed::NotCommitted(failure) };
                 self.failed(now, in_flight, failure, otherwise, turn);
             }
         }
@@ -543,7 +543,7 @@ impl Pool {
                 self.halve(in_flight.members, [now, now]);
             }
             _ => {
-                if failure == Failure::TimedOut {
+                if matches!(failure, Failure::TimedOut(_)) {
                     // Perhaps it was too large to be answered in time.
                     self.shrink(&in_flight);
                 }

@@ -38,8 +38,10 @@ impl engine::Pool for Pool {
             Some(Event::Ended { result, .. }) => self.on_ended(now, batch, result, inner),
             Some(Event::Validated { .. }) => self.on_validated(now, batch, inner),
             // Nobody answered, or not to what was asked, as a pool reads no ranges: the batch ends wherever it is.
-            Some(Event::Scanned { .. }) | None if self.is_committing(batch) => self.on_ended(now, batch, Err(Failure::TimedOut), inner),
-            Some(Event::Scanned { .. }) | None => self.on_read(now, batch, Err(Failure::TimedOut), inner),
+            Some(Event::Scanned { .. }) | None if self.is_committing(batch) => {
+                self.on_ended(now, batch, Err(Failure::TimedOut(None)), inner)
+            }
+            Some(Event::Scanned { .. }) | None => self.on_read(now, batch, Err(Failure::TimedOut(None)), inner),
         });
     }
 

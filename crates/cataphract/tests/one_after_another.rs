@@ -39,7 +39,7 @@ fn luck() -> impl Strategy<Value = Luck> {
         Just(Refusal::NotPermitted),
         Just(Refusal::Overloaded { after_ms: 100 })
     ];
-    let failure = prop_oneof![refusals.prop_map(Failure::Refused), Just(Failure::TimedOut)];
+    let failure = prop_oneof![refusals.prop_map(Failure::Refused), Just(Failure::TimedOut(None))];
     prop_oneof![40 => Just(Luck::Done), 1 => failure.prop_map(Luck::Fails)]
 }
 

@@ -185,7 +185,7 @@ fn an_unanswered_commit_has_an_unknown_outcome() {
     let mut world = World::new(options());
     let tickets = [world.submit(&[put("a", "1")]), world.submit(&[put("b", "1")])];
     world.advance();
-    world.deliver(0, Luck::Fails(Failure::TimedOut));
+    world.deliver(0, Luck::Fails(Failure::TimedOut(None)));
     world.settle();
     assert!(tickets.iter().all(|ticket| matches!(world.outcomes[ticket], Err(Failed::Unknown))));
 }
@@ -358,6 +358,6 @@ fn an_answer_to_a_batch_that_is_gone_changes_nothing() {
     let mut pool = Pool::new(CLUSTER, options());
     let mut turn = cataphract::Turn::default();
     pool.on_read(Time(0), 9, Ok(Vec::new()), &mut turn);
-    pool.on_ended(Time(0), 9, Err(Failure::TimedOut), &mut turn);
+    pool.on_ended(Time(0), 9, Err(Failure::TimedOut(None)), &mut turn);
     assert!(turn.asks.is_empty() && turn.outcomes.is_empty());
 }

@@ -348,7 +348,10 @@ impl Connection {
             engine::Refusal::Conflict => Error::Conflict,
             engine::Refusal::TooOld => Error::TooOld,
             engine::Refusal::Unavailable => Error::Unavailable { waited_ms, detail: self.missing_replicas() },
-            engine::Refusal::OutcomeUnknown => Error::OutcomeUnknown { waited_ms },
+            engine::Refusal::OutcomeUnknown => Error::OutcomeUnknown { waited_ms, detail: String::new() },
+            engine::Refusal::Unjudged(why) => {
+                Error::OutcomeUnknown { waited_ms, detail: format!("; the replicas refused to judge it, as {why}") }
+            }
             engine::Refusal::Invalid(_) => Error::Invalid(refusal.to_string()),
             refusal => Error::Refused(refusal),
         }
@@ -449,7 +452,7 @@ impl Connection {
         let named = [("keys_max", over(limits.keys, keys)), ("bytes_max", over(limits.bytes, bytes))];
         match named.into_iter().find(|(_, is_over)| *is_over) {
             None => Ok(()),
-            Some((name, _)) => Err(self.error(engine::Refusal::ClientLimit(name))),
+            Some((name, _)) => Err(self.error(engine::Refusal::ClientLimit { name, after_ms: 0 })),
         }
     }
 

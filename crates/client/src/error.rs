@@ -23,11 +23,13 @@ pub enum Error {
     /// Too few replicas answered a commit in time, or the client was closed while it was under way: it may or may not take place.
     #[error(
         "too few replicas answered the commit within {waited_ms} ms, or the client was closed meanwhile: it may or may not take place; read \
-         back what it wrote to find out"
+         back what it wrote to find out{detail}"
     )]
     OutcomeUnknown {
         /// How long it waited, in milliseconds.
         waited_ms: u64,
+        /// What the replicas said why they would not judge it, if enough did.
+        detail: String,
     },
     /// The cluster refuses; what the refusal advises says whether anything can be done.
     #[error("the cluster refuses: {0}")]

@@ -54,6 +54,9 @@ pub enum Refusal {
     /// Too few replicas answered a commit in time: it may or may not take place.
     #[error("too few replicas answered the commit in time: it may or may not take place")]
     OutcomeUnknown,
+    /// The replicas refused to judge a commit, for this reason, until its time was over: it may or may not take place.
+    #[error("the commit may or may not take place: the replicas refused to judge it, as {0}")]
+    Unjudged(String),
     /// The replicas have more to do than they can, or this client asks for more at once than they can do.
     #[error("the cluster is overloaded; come again after {after_ms} ms")]
     Overloaded {
@@ -61,11 +64,21 @@ pub enum Refusal {
         after_ms: u32,
     },
     /// This client left too many of its transactions for others to end.
-    #[error("this client left too many of its transactions for others to end, as one does that is killed again and again; come back later")]
-    AbandonLimit,
-    /// The client is over a limit that the operators set for it, named as in the configuration.
-    #[error("this client is over its limit {0}, which the operators set for it; ask for less, or come back later")]
-    ClientLimit(&'static str),
+    #[error(
+        "this client left too many of its transactions for others to end, as one does that is killed again and again; come again after {after_ms} ms"
+    )]
+    AbandonLimit {
+        /// How long until nothing more is held against it, in milliseconds.
+        after_ms: u32,
+    },
+    /// The client is over a limit that the operators set for it.
+    #[error("this client is over its limit {name}, which the operators set for it; {}", come_again(*after_ms))]
+    ClientLimit {
+        /// Which one, as in the configuration.
+        name: &'static str,
+        /// How long until it is not, in milliseconds; 0 where waiting changes nothing.
+        after_ms: u32,
+    },
     /// The replicas have seen the client lie.
     #[error(
         "the replicas have seen this client lie, and take nothing new of it; its operators give it another key, or lift that (`bezant evidence`)"
@@ -103,13 +116,15 @@ impl Refusal {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Conflict | Self::TooOld => Advice::Retry,
-            Self::Overloaded { after_ms } => Advice::RetryAfter { ms: *after_ms },
+            Self::ClientLimit { after_ms: 0, .. } => Advice::GiveUp,
+            Self::Overloaded { after_ms } | Self::AbandonLimit { after_ms } | Self::ClientLimit { after_ms, .. } => {
+                Advice::RetryAfter { ms: *after_ms }
+            }
             Self::AnswerTooLarge | Self::NotKept { .. } | Self::NotPast | Self::Invalid(_) | Self::Unsupported(_) => Advice::FixInput,
             Self::TooNew
             | Self::Unavailable
             | Self::OutcomeUnknown
-            | Self::AbandonLimit
-            | Self::ClientLimit(_)
+            | Self::Unjudged(_)
             | Self::Liar
             | Self::NotPermitted
             | Self::WrongShard
@@ -117,6 +132,10 @@ impl Refusal {
             | Self::CompareFailed { .. } => Advice::GiveUp,
         }
     }
+}
+
+fn come_again(after_ms: u32) -> String {
+    if after_ms == 0 { "ask for less".to_owned() } else { format!("come again after {after_ms} ms") }
 }
 
 /// `30 s`, or `1.5 s`.

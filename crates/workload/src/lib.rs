@@ -187,7 +187,8 @@ impl Verdict {
 #[must_use]
 pub fn passes(error: &client::Error) -> bool {
     use client::Error as E;
-    matches!(error, E::Conflict | E::TooOld | E::Unavailable { .. } | E::OutcomeUnknown { .. })
+    let is_told_when = matches!(error.advice(), client::Advice::RetryAfter { .. });
+    is_told_when || matches!(error, E::Conflict | E::TooOld | E::Unavailable { .. } | E::OutcomeUnknown { .. })
 }
 
 /// Runs `work` in a transaction, and again for a while when that fails in a way that may pass: for what is done once and

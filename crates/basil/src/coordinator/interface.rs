@@ -170,8 +170,8 @@ pub enum Failure {
     Refused(Refusal),
     /// Its timestamp may lie below what was acknowledged before it began, as this process has noticed since. It never takes place.
     TooLow,
-    /// Too few replicas answered in time. A commit may still take place.
-    TimedOut,
+    /// Too few replicas answered in time, or enough of a commit's refused it for now, as told here. A commit may still take place.
+    TimedOut(Option<Refusal>),
 }
 
 /// What a coordinator tells its own side.

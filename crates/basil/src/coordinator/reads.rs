@@ -309,7 +309,7 @@ impl Coordinator {
         let Some(operation) = self.operations.get(&request.operation) else { return };
         if now.since(operation.started) >= self.options.timeout_ms * 1_000_000 {
             let operation = request.operation;
-            self.read_failed(operation, Failure::TimedOut, out);
+            self.read_failed(operation, Failure::TimedOut(None), out);
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
@@ -405,16 +405,10 @@ impl Coordinator {
             return;
         }
         request.refusals.push(refusal);
-        let same = request.refusals.iter().filter(|other| **other == refusal).count();
-        // Anything but overload is believed from f + 1, one of which is correct.
-        let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.weak() };
-        let is_overload = matches!(refusal, Refusal::Overloaded { .. });
-        let overload = Refusal::overload(&request.refusals, self.quorums).filter(|_| is_overload);
-        if overload.is_none() && (is_overload || same < believed) {
+        let Some(refusal) = Refusal::believed(&request.refusals, refusal, self.quorums) else {
             self.evaluate_read(now, number, out);
             return;
-        }
-        let refusal = overload.unwrap_or(refusal);
+        };
         let (operation, shard) = (request.operation, request.shard);
         if refusal != Refusal::TooLarge || request.keys.len() < 2 {
             self.read_failed(operation, Failure::Refused(refusal), out);

@@ -336,7 +336,8 @@ impl Coordinator {
             let (Choice::Newest(found) | Choice::Vouched(found)) = choice else { continue };
             if found.value.is_some() || found.dependency.is_some() {
                 scan.found.insert(found.key.clone(), found);
-            } else if found.version > Timestamp::ZERO {
+            } else if found.version > Timestamp::ZERO && !scan.mode.is_as_of() {
+                // What is read of the past is final, and no transaction carries it.
                 scan.deleted += 1;
             }
         }
@@ -371,7 +372,7 @@ impl Coordinator {
         let Some(scan) = self.scans.get(&request.operation) else { return };
         if now.since(scan.started) >= self.options.timeout_ms * 1_000_000 {
             let operation = request.operation;
-            self.scan_failed(operation, Failure::TimedOut, out);
+            self.scan_failed(operation, Failure::TimedOut(None), out);
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
@@ -427,12 +428,7 @@ impl Coordinator {
             return true;
         }
         request.refusals.push(refusal);
-        let same = request.refusals.iter().filter(|other| **other == refusal).count();
-        // Anything but overload is believed from f + 1, one of which is correct.
-        let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.weak() };
-        let is_overload = matches!(refusal, Refusal::Overloaded { .. });
-        let overload = Refusal::overload(&request.refusals, self.quorums).filter(|_| is_overload);
-        match overload.or((same >= believed && !is_overload).then_some(refusal)) {
+        match Refusal::believed(&request.refusals, refusal, self.quorums) {
             Some(refusal) => {
                 let operation = request.operation;
                 self.scan_failed(operation, Failure::Refused(refusal), out);

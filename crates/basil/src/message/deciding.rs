@@ -80,10 +80,18 @@ pub enum Refusal {
         /// When to come again, in milliseconds from now.
         after_ms: u32,
     },
-    /// The client has left too many of its transactions for others to end; come back later.
-    AbandonLimit,
+    /// The client has left too many of its transactions for others to end.
+    AbandonLimit {
+        /// When it may come back, in milliseconds from now.
+        after_ms: u32,
+    },
     /// The client is over a limit that the cluster's configuration sets for it.
-    ClientLimit(ClientLimit),
+    ClientLimit {
+        /// Which limit.
+        limit: ClientLimit,
+        /// When it may come back, in milliseconds from now; 0 where waiting changes nothing.
+        after_ms: u32,
+    },
     /// The replica has seen the client lie, and takes nothing new of it until the operators give it another key.
     Liar,
     /// The answer would be longer than a message may be; ask for fewer keys at once.
@@ -114,16 +122,36 @@ impl Refusal {
     /// There is no room for undecided work, which passes as soon as some of it ends.
     pub(crate) const NO_ROOM: Self = Self::Overloaded { after_ms: 100 };
 
-    /// What a client takes refusals of a read to mean where `2f + 1` replicas have too much to do: `f + 1` of them are correct. The time
-    /// to come again lies between those of two correct ones.
-    pub(crate) fn overload(refusals: &[Self], quorums: Quorums) -> Option<Self> {
-        let mut hints: Vec<u32> = refusals
-            .iter()
-            .filter_map(|refusal| if let Self::Overloaded { after_ms } = refusal { Some(*after_ms) } else { None })
-            .collect();
+    /// When to come again, where it says so.
+    fn after_ms(&mut self) -> Option<&mut u32> {
+        match self {
+            Self::Overloaded { after_ms } | Self::AbandonLimit { after_ms } | Self::ClientLimit { after_ms, .. } => Some(after_ms),
+            _ => None,
+        }
+    }
+
+    /// The same without the time.
+    fn kind(mut self) -> Self {
+        if let Some(after_ms) = self.after_ms() {
+            *after_ms = 0;
+        }
+        self
+    }
+
+    /// What a client takes refusals by different replicas of one shard to mean, if enough are like the `last`: `f + 1`, one of which is correct. Where they say
+    /// when to come again, `2f + 1`: then the time believed lies between those of two correct ones.
+    pub(crate) fn believed(refusals: &[Self], mut last: Self, quorums: Quorums) -> Option<Self> {
+        let kind = last.kind();
+        let mut alike: Vec<Self> = refusals.iter().copied().filter(|refusal| refusal.kind() == kind).collect();
+        let Some(after_ms) = last.after_ms() else {
+            let believed = if broken(Mutant::RefusalOfOne) { 1 } else { quorums.weak() };
+            return (alike.len() >= believed).then_some(last);
+        };
+        let mut hints: Vec<u32> = alike.iter_mut().filter_map(Self::after_ms).map(|after_ms| *after_ms).collect();
         let believed = if broken(Mutant::OverloadOfOne) { 1 } else { 2 * quorums.weak() - 1 };
         hints.sort_unstable();
-        hints.get((believed - 1) / 2).filter(|_| hints.len() >= believed).map(|after_ms| Self::Overloaded { after_ms: *after_ms })
+        *after_ms = *hints.get((believed - 1) / 2).filter(|_| hints.len() >= believed)?;
+        Some(last)
     }
 }
 
@@ -290,15 +318,18 @@ impl Encode for Refusal {
             Self::Overloaded { .. } => 5,
             Self::Unknown => 6,
             Self::TooLarge => 7,
-            Self::AbandonLimit => 8,
+            Self::AbandonLimit { .. } => 8,
             Self::NotKept { .. } => 9,
-            Self::ClientLimit(_) => 10,
+            Self::ClientLimit { .. } => 10,
             Self::Liar => 11,
         });
         match self {
             Self::NotKept { kept_ms } => kept_ms.encode(out),
-            Self::Overloaded { after_ms } => after_ms.encode(out),
-            Self::ClientLimit(limit) => out.push(*limit as u8),
+            Self::Overloaded { after_ms } | Self::AbandonLimit { after_ms } => after_ms.encode(out),
+            Self::ClientLimit { limit, after_ms } => {
+                out.push(*limit as u8);
+                after_ms.encode(out);
+            }
             _ => {}
         }
     }
@@ -314,11 +345,12 @@ impl Decode for Refusal {
             5 => Self::Overloaded { after_ms: u32::decode(reader)? },
             6 => Self::Unknown,
             7 => Self::TooLarge,
-            8 => Self::AbandonLimit,
+            8 => Self::AbandonLimit { after_ms: u32::decode(reader)? },
             9 => Self::NotKept { kept_ms: u64::decode(reader)? },
             10 => {
                 let tag = usize::from(u8::decode(reader)?);
-                Self::ClientLimit(*ClientLimit::ALL.get(tag).ok_or(DecodeError::UnknownTag("a client's limit"))?)
+                let limit = *ClientLimit::ALL.get(tag).ok_or(DecodeError::UnknownTag("a client's limit"))?;
+                Self::ClientLimit { limit, after_ms: u32::decode(reader)? }
             }
             11 => Self::Liar,
             _ => return Err(DecodeError::UnknownTag("a refusal")),
@@ -335,7 +367,8 @@ mod tests {
         let overload = |hints: &[u32]| {
             let mut refusals: Vec<Refusal> = hints.iter().map(|after_ms| Refusal::Overloaded { after_ms: *after_ms }).collect();
             refusals.insert(0, Refusal::TooNew);
-            Refusal::overload(&refusals, Quorums::new(1))
+            refusals.insert(0, Refusal::AbandonLimit { after_ms: 1 });
+            Refusal::believed(&refusals, Refusal::Overloaded { after_ms: 0 }, Quorums::new(1))
         };
         assert_eq!(overload(&[]), None);
         assert_eq!(overload(&[300]), None);
@@ -343,5 +376,12 @@ mod tests {
         let believed = |after_ms| Some(Refusal::Overloaded { after_ms });
         assert_eq!(overload(&[300, u32::MAX, 500]), believed(500));
         assert_eq!(overload(&[0, 500, 300]), believed(300));
+    }
+
+    #[test]
+    fn what_says_no_time_is_believed_from_f_plus_1() {
+        let believed = |refusals: &[Refusal]| Refusal::believed(refusals, Refusal::TooNew, Quorums::new(1));
+        assert_eq!(believed(&[Refusal::TooNew, Refusal::TooOld]), None);
+        assert_eq!(believed(&[Refusal::TooNew, Refusal::TooOld, Refusal::TooNew]), Some(Refusal::TooNew));
     }
 }

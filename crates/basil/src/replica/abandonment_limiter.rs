@@ -64,11 +64,17 @@ impl AbandonmentLimiter {
         self.each_ns.saturating_mul(times as u64)
     }
 
-    /// Whether `client` has left more than it may.
-    pub fn over_limit(&self, now: Time, client: ClientId) -> bool {
+    /// For how many milliseconds `client` has left more than it may, if it has.
+    pub fn over_limit(&self, now: Time, client: ClientId) -> Option<u32> {
         let until = self.owing.get(&client).copied().unwrap_or_default();
-        until.0 > now.0.saturating_add(self.most_ns) && !broken(Mutant::AbandonmentUnlimited)
+        let over_ns = until.0.saturating_sub(now.0.saturating_add(self.most_ns));
+        (over_ns > 0 && !broken(Mutant::AbandonmentUnlimited)).then(|| whole_ms(over_ns))
     }
+}
+
+/// So many nanoseconds in milliseconds, and no less.
+pub(super) fn whole_ms(ns: u64) -> u32 {
+    u32::try_from(ns.div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -104,7 +110,7 @@ mod tests {
         let until = abandonment_limiter.abandoned(at(0), &large);
         assert_eq!(until, at(51_300));
         abandonment_limiter.forgive(at(1), &large, until);
-        assert!(!abandonment_limiter.over_limit(at(1), C1));
+        assert_eq!(abandonment_limiter.over_limit(at(1), C1), None);
         assert_eq!(abandonment_limiter.abandoned(at(0), &of(7)), at(100));
     }
 
@@ -112,18 +118,15 @@ mod tests {
     fn so_many_may_be_left_at_once_and_so_many_a_second() {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 2);
         leave(&mut abandonment_limiter, 20, at(0));
-        assert!(!abandonment_limiter.over_limit(at(0), C1));
+        assert_eq!(abandonment_limiter.over_limit(at(0), C1), None);
         abandonment_limiter.abandoned(at(0), &of(1));
-        assert!(
-            abandonment_limiter.over_limit(at(0), C1)
-                && abandonment_limiter.over_limit(at(99), C1)
-                && !abandonment_limiter.over_limit(at(100), C1)
-        );
-        assert!(!abandonment_limiter.over_limit(at(0), C2), "each has a limit of its own");
+        let over = |abandonment_limiter: &AbandonmentLimiter, ms: u64| abandonment_limiter.over_limit(at(ms), C1);
+        assert_eq!([0, 99, 100].map(|ms| over(&abandonment_limiter, ms)), [Some(100), Some(1), None]);
+        assert_eq!(abandonment_limiter.over_limit(at(0), C2), None, "each has a limit of its own");
         leave(&mut abandonment_limiter, 5, at(100));
-        assert!(abandonment_limiter.over_limit(at(599), C1) && !abandonment_limiter.over_limit(at(600), C1));
+        assert_eq!([599, 600].map(|ms| over(&abandonment_limiter, ms)), [Some(1), None]);
         leave(&mut abandonment_limiter, 20, at(60_000));
-        assert!(!abandonment_limiter.over_limit(at(60_000), C1), "what was left long ago is forgiven");
+        assert_eq!(over(&abandonment_limiter, 60_000), None, "what was left long ago is forgiven");
     }
 
     #[test]
@@ -132,9 +135,9 @@ mod tests {
         let left: Vec<Time> = (0..3).map(|_| abandonment_limiter.abandoned(at(0), &of(1))).collect();
         abandonment_limiter.forgive(at(1), &of(1), left[0]);
         abandonment_limiter.forgive(at(1), &of(1), left[1]);
-        assert!(abandonment_limiter.over_limit(at(1), C1));
+        assert_eq!(abandonment_limiter.over_limit(at(1), C1), Some(99));
         abandonment_limiter.forgive(at(1), &of(1), left[2]);
-        assert!(!abandonment_limiter.over_limit(at(1), C1) && abandonment_limiter.owing.is_empty());
+        assert!(abandonment_limiter.over_limit(at(1), C1).is_none() && abandonment_limiter.owing.is_empty());
     }
 
     #[test]
@@ -143,6 +146,6 @@ mod tests {
         let paid = abandonment_limiter.abandoned(at(0), &of(1));
         abandonment_limiter.abandoned(at(200), &of(1));
         abandonment_limiter.forgive(at(201), &of(1), paid);
-        assert!(abandonment_limiter.over_limit(at(201), C1));
+        assert!(abandonment_limiter.over_limit(at(201), C1).is_some());
     }
 }

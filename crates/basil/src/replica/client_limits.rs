@@ -8,12 +8,15 @@ use store::StorageBackend;
 use types::{ClientId, ClientLimits, Cluster, Party};
 
 use super::Replica;
+use super::abandonment_limiter::whole_ms;
 use super::admission::is_author;
 use crate::message::{ClientLimit, Refusal};
 use crate::transaction::Transaction;
 use crate::transaction_state::Quota;
 use crate::transaction_table::Load;
 
+/// When to come again who has as much under way as it may: some of that will have ended.
+const UNDER_WAY_MS: u32 = 20;
 /// So many seconds' worth of reads may come at once.
 const READS_BURST_NS: u64 = 1_000_000_000;
 
@@ -22,9 +25,11 @@ const READS_BURST_NS: u64 = 1_000_000_000;
 pub(super) struct ReadLimiter(BTreeMap<ClientId, Time>);
 
 impl ReadLimiter {
-    /// Whether `client`, which may read so many keys a second, may read now.
-    fn admits(&self, now: Time, client: ClientId) -> bool {
-        self.0.get(&client).is_none_or(|until| until.0 <= now.0.saturating_add(READS_BURST_NS))
+    /// If `client`, which may read so many keys a second, may read nothing more for now: how many milliseconds it takes until it may read a second's worth at once again. Before that,
+    /// what reads more than a few keys would be refused over and over.
+    fn over_limit(&self, now: Time, client: ClientId) -> Option<u32> {
+        let over_ns = self.0.get(&client)?.0.saturating_sub(now.0.saturating_add(READS_BURST_NS));
+        (over_ns > 0).then(|| whole_ms(over_ns + READS_BURST_NS))
     }
 
     fn charge(&mut self, now: Time, client: ClientId, per_second: u32, reads: usize) {
@@ -80,11 +85,10 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `from` may read at its rate.
     pub(super) fn may_read_more(&self, now: Time, from: Party) -> Result<(), Refusal> {
         self.is_no_liar(from)?;
-        match self.limits_of(from) {
-            Some((client, ClientLimits { reads_per_second: Some(_), .. }))
-                if !self.read_limiter.admits(now, client) && !broken(Mutant::ClientLimitsIgnored) =>
-            {
-                Err(Refusal::ClientLimit(ClientLimit::ReadsPerSecond))
+        let limited = self.limits_of(from).filter(|(_, limits)| limits.reads_per_second.is_some());
+        match limited.and_then(|(client, _)| self.read_limiter.over_limit(now, client)) {
+            Some(after_ms) if !broken(Mutant::ClientLimitsIgnored) => {
+                Err(Refusal::ClientLimit { limit: ClientLimit::ReadsPerSecond, after_ms })
             }
             _ => Ok(()),
         }
@@ -108,12 +112,12 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         if let Some(limit) = Load::of(transaction).over(&limits) {
-            return Err(Refusal::ClientLimit(limit));
+            return Err(Refusal::ClientLimit { limit, after_ms: 0 });
         }
         let own = self.table.undecided_of(Quota::prepare(from)).transactions;
         let is_over = limits.transactions.is_some_and(|limit| own >= limit as usize);
         if is_over && self.table.get(transaction.id()).is_none() {
-            return Err(Refusal::ClientLimit(ClientLimit::Transactions));
+            return Err(Refusal::ClientLimit { limit: ClientLimit::Transactions, after_ms: UNDER_WAY_MS });
         }
         Ok(())
     }
@@ -127,12 +131,12 @@ mod tests {
     fn whoever_reads_too_fast_waits_for_as_long_as_it_was_too_fast() {
         let (mut limiter, client, second) = (ReadLimiter::default(), ClientId(1), 1_000_000_000);
         let now = Time(5 * second);
-        assert!(limiter.admits(now, client));
+        assert_eq!(limiter.over_limit(now, client), None);
         limiter.charge(now, client, 100, 100);
-        assert!(limiter.admits(now, client), "a second's worth may come at once");
+        assert_eq!(limiter.over_limit(now, client), None, "a second's worth may come at once");
         limiter.charge(now, client, 100, 150);
-        assert!(!limiter.admits(now, client) && limiter.admits(now, ClientId(2)));
-        assert!(!limiter.admits(Time(now.0 + second), client));
-        assert!(limiter.admits(Time(now.0 + 3 * second / 2), client));
+        assert_eq!([client, ClientId(2)].map(|client| limiter.over_limit(now, client)), [Some(2_500), None]);
+        assert_eq!(limiter.over_limit(Time(now.0 + second), client), Some(1_500));
+        assert_eq!(limiter.over_limit(Time(now.0 + 3 * second / 2), client), None);
     }
 }

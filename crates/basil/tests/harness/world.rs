@@ -979,7 +979,8 @@ fn failed(failure: Failure) -> String {
     match failure {
         Failure::Refused(refusal) => format!("refused as {}", refused(refusal)),
         Failure::TooLow => "too low".to_owned(),
-        Failure::TimedOut => "timed out".to_owned(),
+        Failure::TimedOut(None) => "timed out".to_owned(),
+        Failure::TimedOut(Some(why)) => format!("timed out, refused as {}", refused(why)),
     }
 }
 
@@ -990,8 +991,8 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::NotPermitted => "not permitted",
         Refusal::WrongShard => "of another shard",
         Refusal::Overloaded { .. } => "too much",
-        Refusal::AbandonLimit => "left too much",
-        Refusal::ClientLimit(_) => "over its limit",
+        Refusal::AbandonLimit { .. } => "left too much",
+        Refusal::ClientLimit { .. } => "over its limit",
         Refusal::Liar => "a liar's",
         Refusal::TooLarge => "too large",
         Refusal::Unknown => "unknown",

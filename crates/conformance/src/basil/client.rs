@@ -255,10 +255,10 @@ impl BasilClient {
         if let (true, Failure::Refused(refusal)) = (self.is_honest(), failure) {
             scene.checker.told_refused(id, refusal);
         }
-        if let (true, Some(attempt)) = (self.is_honest() && failure != Failure::TimedOut, &task.attempt) {
+        if let (true, Some(attempt)) = (self.is_honest() && !matches!(failure, Failure::TimedOut(_)), &task.attempt) {
             scene.checker.told_never(attempt.transaction.id());
         }
-        if failure != Failure::TimedOut {
+        if !matches!(failure, Failure::TimedOut(_)) {
             return Next::Failed;
         }
         let name = task.attempt.map_or_else(|| "its reads".to_owned(), |attempt| format!("{:?}", attempt.transaction.id()));
