@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use client::{AsOf, Client, Error as ClientError, Refusal, Transaction};
+use client::{AsOf, Client, Error as ClientError, Refusal};
 use types::limits::KEY_BYTES_MAX;
 use types::{Key, Value};
 
@@ -73,8 +73,8 @@ pub async fn take(client: &Client, path: &Path, before: &[PathBuf], progress: Pr
 /// All rows of a database, a page at a time, in the order of their keys.
 pub(crate) struct Pages<'a> {
     client: &'a Client,
-    /// When; nothing where it is read as it comes, and nobody writes.
-    as_of: Option<u64>,
+    /// When, and what is left of it but for the last key of all; nothing where it is read as it comes, and nobody writes.
+    past: Option<(AsOf, client::Pages)>,
     /// The first key that was not read; nothing when all were.
     low: Option<Key>,
     rows_max: usize,
@@ -82,18 +82,31 @@ pub(crate) struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     pub fn new(client: &'a Client, as_of: Option<u64>) -> Self {
-        Self { client, as_of, low: Some(Key::default()), rows_max: PAGE_ROWS_MAX }
+        let as_of = as_of.map(|as_of| AsOf::Time(SystemTime::UNIX_EPOCH + Duration::from_nanos(as_of)));
+        let past = as_of.map(|as_of| (as_of, client.pages(Key::default(), last_key(), as_of)));
+        Self { client, past, low: Some(Key::default()), rows_max: PAGE_ROWS_MAX }
     }
 
     /// The next page; nothing after the last. None is empty.
     pub async fn next(&mut self) -> Result<Option<Vec<(Key, Value)>>, Error> {
+        if let Some((as_of, pages)) = &mut self.past {
+            if let Some(rows) = pages.next().await? {
+                return Ok(Some(rows));
+            }
+            // All that is left is the last key of all, which no range that ends there holds.
+            if self.low.take().is_none() {
+                return Ok(None);
+            }
+            let value = self.client.read_as_of(*as_of, |txn| async move { txn.get(last_key()).await }).await?.value;
+            return Ok(value.map(|value| vec![(last_key(), value)]));
+        }
         while let Some(low) = self.low.clone() {
             let last = last_key();
             let rows = if low == last {
-                let value = self.begin()?.get(last.clone()).await?;
+                let value = self.client.begin_read_only().get(last.clone()).await?;
                 value.map(|value| (last, value)).into_iter().collect()
             } else {
-                match self.begin()?.scan(low, last.clone(), self.rows_max).await {
+                match self.client.begin_read_only().scan(low, last.clone(), self.rows_max).await {
                     Ok(rows) => rows,
                     Err(ClientError::Refused(Refusal::AnswerTooLarge)) if self.rows_max > 1 => {
                         self.rows_max = (self.rows_max / 8).max(1);
@@ -105,7 +118,7 @@ impl<'a> Pages<'a> {
             self.rows_max = (self.rows_max * 2).min(PAGE_ROWS_MAX);
             self.low = match rows.last() {
                 Some((key, _)) => key.successor(),
-                // All that is left is the last key of all, which no range that ends there holds.
+                // Only the last key of all is left.
                 None => self.low.take().filter(|low| *low < last_key()).map(|_| last_key()),
             };
             if !rows.is_empty() {
@@ -113,11 +126,6 @@ impl<'a> Pages<'a> {
             }
         }
         Ok(None)
-    }
-
-    fn begin(&self) -> Result<Transaction, Error> {
-        let Some(as_of) = self.as_of else { return Ok(self.client.begin_read_only()) };
-        Ok(self.client.begin_as_of(AsOf::Time(SystemTime::UNIX_EPOCH + Duration::from_nanos(as_of)))?)
     }
 }
 

@@ -51,6 +51,8 @@ pub enum WorkloadName {
     RoU,
     /// Scans of 100 rows, each with a write of the first of them
     ScanHeavy,
+    /// Scans of 100 rows, or of --rows, and nothing else
+    ScanOnly,
     /// Only writes
     WriteOnly,
     /// Half writes, half reads
@@ -159,7 +161,7 @@ pub struct BenchArgs {
     /// Operations a transaction (ycsb-*, ro-u, write-*, read-*)
     #[arg(long, default_value_t = 10)]
     pub ops: usize,
-    /// The most rows of a scan (ycsb-e, scan-heavy)
+    /// The most rows of a scan (ycsb-e, scan-heavy), or how many (scan-only)
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub rows: usize,
     /// Which part of the operations are reads, from 0 to 1 (ycsb-a to e, write-*, read-heavy); by default as the workload says
@@ -242,7 +244,7 @@ impl WorkloadName {
         let is_application = is_buzzer || matches!(self, Self::Smallbank | Self::Retwis | Self::Tpcc);
         let is_invariant = matches!(self, Self::Bank | Self::Ring);
         let is_point = !is_application && !is_invariant && self != Self::NoOp;
-        let is_scanning = matches!(self, Self::YcsbE | Self::ScanHeavy);
+        let is_scanning = matches!(self, Self::YcsbE | Self::ScanHeavy | Self::ScanOnly);
         match option {
             "--keys" => !matches!(self, Self::Tpcc | Self::NoOp),
             "--scale" => !is_invariant && self != Self::NoOp,
@@ -257,7 +259,7 @@ impl WorkloadName {
                 is_point
                     && !is_read_write
                     && !is_augustus
-                    && !matches!(self, Self::ScanHeavy | Self::RoU | Self::YcsbF | Self::ReadModifyWrite)
+                    && !matches!(self, Self::ScanHeavy | Self::ScanOnly | Self::RoU | Self::YcsbF | Self::ReadModifyWrite)
             }
             "--on-redis" => is_buzzer,
             "--mix" | "--hot" | "--hot-share" => self == Self::Smallbank,

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::process::ExitCode;
 
-use client::{Advice, ConnectError};
+use client::{Advice, ConnectError, Refusal};
 use config::ConfigError;
 
 /// How a command that did not fail ends. `grep` made the convention: 1 says that nothing was found.
@@ -113,10 +113,17 @@ impl<T, E: Display> Attempt<T> for Result<T, E> {
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         match error.advice() {
+            Advice::FixInput if matches!(error, client::Error::Refused(Refusal::AnswerTooLarge)) => Self::wrong(error.to_string())
+                .help("ask for less at once; with the engine basil, `bezant scan --all` reads a range of any size"),
             Advice::FixInput => Self::wrong(error.to_string()),
             Advice::Retry => Self::failed(error.to_string()).help("try again: it was tried for as long as client.toml allows"),
-            Advice::RetryAfter { .. } => Self::failed(error.to_string())
-                .help("it was tried for as long as client.toml allows; ask for less at once, or add machines"),
+            Advice::RetryAfter { .. } if matches!(error, client::Error::Refused(Refusal::Overloaded { .. })) => {
+                Self::failed(error.to_string())
+                    .help("it was tried for as long as client.toml allows; ask for less at once, or add machines")
+            }
+            Advice::RetryAfter { .. } => {
+                Self::failed(error.to_string()).help("what tries again by itself does so within `retry_timeout_ms` of client.toml")
+            }
             Advice::GiveUp => Self::failed(error.to_string()),
         }
     }

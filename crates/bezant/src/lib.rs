@@ -86,6 +86,7 @@ pub enum Command {
     #[command(after_help = "Examples:\n\
         \x20 bezant scan account/ account0\n\
         \x20 bezant scan a b --limit 1000 --json\n\
+        \x20 bezant scan account/ account0 --all > accounts.txt\n\
         \x20 bezant scan a b --as-of 2026-11-23T18:05:00Z\n\n\
         The second key is not part of the range: account0 is the first key after all that begin with account/. A range without values prints\n\
         nothing on standard output and ends with exit code 1.")]

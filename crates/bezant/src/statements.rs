@@ -70,6 +70,10 @@ pub struct ScanArgs {
     /// How many keys at most
     #[arg(long, value_name = "N", default_value_t = script::SCAN_LIMIT)]
     limit: usize,
+    /// All of them, however many, as of one moment, printed as they come (with --json an object a line); it has to end within the replicas' `window_ms`, 30 s unless it was
+    /// changed. With the engine basil
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
     #[command(flatten)]
     past: Past,
     #[command(flatten)]
@@ -147,6 +151,12 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
     if low >= high {
         return Err(Failure::wrong(format!("no key lies from {low} to {high}")).help("the first has to come before the second"));
     }
+    if args.all {
+        let client = connect(&args.reach).await?;
+        let rows = scan_all(&client, (&low, &high), args).await;
+        client.close().await;
+        return if rows? == 0 { Ok(nothing_found(&low, &high)) } else { Ok(Done::Well) };
+    }
     let outcome = once(&args.reach, args.past.as_of, vec![Statement::Scan(low.clone(), high.clone(), args.limit)]).await?;
     if args.reach.json {
         out!("{}", outcome.to_json());
@@ -158,11 +168,30 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
             }
             Ok(Done::Well)
         }
-        _ => {
-            eprintln!("no key from {low} to {high} has a value");
-            Ok(Done::Missing)
+        _ => Ok(nothing_found(&low, &high)),
+    }
+}
+
+fn nothing_found(low: &Key, high: &Key) -> Done {
+    eprintln!("no key from {low} to {high} has a value");
+    Done::Missing
+}
+
+/// Prints the rows of a range as they come; gives how many there were.
+async fn scan_all(client: &Client, (low, high): (&Key, &Key), args: &ScanArgs) -> Result<u64, Failure> {
+    let mut pages = client.pages(low.clone(), high.clone(), args.past.as_of.unwrap_or(AsOf::Ago(Duration::ZERO)));
+    let mut rows = 0;
+    while let Some(page) = pages.next().await? {
+        rows += page.len() as u64;
+        for (key, value) in &page {
+            if args.reach.json {
+                out!("{}", entry_json(key, Some(value)));
+            } else {
+                print_get(key, Some(value));
+            }
         }
     }
+    Ok(rows)
 }
 
 /// Carries out `bezant put`.
@@ -361,11 +390,10 @@ impl Outcome {
     /// All of it, for programs.
     pub fn to_json(&self) -> serde_json::Value {
         let text = |key: &Key| json_text(key.as_bytes());
-        let entry = |key: &Key, value: Option<&Value>| json!({"key": text(key), "value": value.map(|value| json_text(value.as_bytes()))});
         let reads = self.reads().filter_map(|(statement, found)| match (statement, found) {
-            (Statement::Get(key), Found::Key(value)) => Some(entry(key, value.as_ref())),
+            (Statement::Get(key), Found::Key(value)) => Some(entry_json(key, value.as_ref())),
             (Statement::Scan(low, high, limit), Found::Range(found)) => {
-                let found: Vec<_> = found.iter().map(|(key, value)| entry(key, Some(value))).collect();
+                let found: Vec<_> = found.iter().map(|(key, value)| entry_json(key, Some(value))).collect();
                 Some(json!({"low": text(low), "high": text(high), "limit": limit, "found": found}))
             }
             _ => None,
@@ -380,6 +408,10 @@ impl Outcome {
             "reads": reads,
         })
     }
+}
+
+fn entry_json(key: &Key, value: Option<&Value>) -> serde_json::Value {
+    json!({"key": json_text(key.as_bytes()), "value": value.map(|value| json_text(value.as_bytes()))})
 }
 
 /// The text that `bytes` are, unless it could be taken for bytes in hexadecimal.

@@ -56,6 +56,36 @@ fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
         });
         let (values, low, high) = together.await.expect("it is read").value;
         assert_eq!((values, low, high), (vec![Some(Value::from("2")), None], vec![entry("a", "2")], vec![entry("c", "2")]));
+        // A range of more than a page, as of one moment, whatever is written between the pages.
+        let row = |number: usize| Key::from(format!("row/{number:04}").as_str());
+        let write = |value: Option<&'static str>, numbers: std::ops::Range<usize>| {
+            client.transact(move |txn| {
+                let numbers = numbers.clone();
+                async move {
+                    numbers.map(row).for_each(|key| value.map_or_else(|| txn.delete(key.clone()), |value| txn.put(key.clone(), value)));
+                    Ok(())
+                }
+            })
+        };
+        write(Some("1"), 0..500).await.expect("it commits");
+        let mut pages = client.pages("row/", "row0", AsOf::Ago(Duration::ZERO));
+        let mut rows = pages.next().await.expect("it is read").expect("there are rows");
+        assert!(rows.len() < 500);
+        write(None, 400..450).await.expect("it commits");
+        write(Some("2"), 300..600).await.expect("it commits");
+        while let Some(page) = pages.next().await.expect("it is read") {
+            rows.extend(page);
+        }
+        assert_eq!(rows, (0..500).map(|number| (row(number), Value::from("1"))).collect::<Vec<_>>());
+        // What was deleted of late is no obstacle: a queue that is emptied all the time can be read, and so backed up.
+        for numbers in [1_000..4_000, 4_000..7_000] {
+            write(Some("1"), numbers.clone()).await.expect("it commits");
+            write(None, numbers).await.expect("it commits");
+        }
+        let scanned = client.read(|txn| async move { txn.scan("row/1", "row/7", 1).await }).await;
+        assert!(matches!(scanned, Err(Error::Refused(Refusal::AnswerTooLarge))), "a transaction would have to carry too much");
+        assert_eq!(client.pages("row/1", "row/7", AsOf::Ago(Duration::ZERO)).next().await.expect("it is read"), None);
+        assert_eq!(client.pages("x", "y", AsOf::Ago(Duration::ZERO)).next().await.expect("it is read"), None);
         let old = client.begin_as_of(AsOf::Ago(Duration::from_secs(3_600))).expect("it has passed").get("a").await;
         assert!(matches!(old, Err(Error::Refused(Refusal::NotKept { kept_ms: 30_000 }))), "{old:?}");
         let future = client.begin_as_of(AsOf::Time(SystemTime::now() + Duration::from_secs(3_600)));
@@ -67,8 +97,14 @@ fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
     });
 
     place.run(&["get", "a", "--as-of", "0s ago"]).expect(0).prints("2\n");
-    place.run(&["scan", "a", "z", "--as-of", "-0ms"]).expect(0).prints("a = 2\nc = 2\n");
-    let script = "get c; scan a b; put d 4; get d; scan a z; get a";
+    place.run(&["scan", "a", "d", "--as-of", "-0ms"]).expect(0).prints("a = 2\nc = 2\n");
+    place.run(&["scan", "a", "d", "--all"]).expect(0).prints("a = 2\nc = 2\n");
+    place
+        .run(&["scan", "a", "d", "--all", "--json"])
+        .expect(0)
+        .prints("{\"key\":\"a\",\"value\":\"2\"}\n{\"key\":\"c\",\"value\":\"2\"}\n");
+    place.run(&["scan", "x", "y", "--all"]).expect(1).prints("").says("no key from x to y has a value");
+    let script = "get c; scan a b; put d 4; get d; scan a e; get a";
     place.run(&["txn", script]).expect(0).prints("c = 2\na = 2\nd = 4\na = 2\nc = 2\nd = 4\na = 2\n");
     place.run(&["get", "a", "--as-of", "1h ago"]).expect(2).says("older than what the replicas keep: 30 s");
     place.run(&["get", "a", "--as-of", "2500-01-01T00:00:00Z"]).expect(2).says("in the future");

@@ -64,7 +64,7 @@ fn every_workload_runs_and_keeps_its_promise() {
         let report = run(&place, &format!("{name} --keys 300 --ops 4"));
         assert_eq!(report["workload"], name);
     }
-    for name in ["ycsb-e", "scan-heavy"] {
+    for name in ["ycsb-e", "scan-heavy", "scan-only"] {
         let report = run(&place, &format!("{name} --keys 300 --rows 20"));
         assert!(report["workload"] == name && report["committed"].as_u64() > Some(0), "{report}");
     }

@@ -9,11 +9,12 @@ use crypto::{Chain, SignedConfiguration, Verified};
 use engine::{Advice, Capabilities, Commit, Operation, PoolMaker, PoolOptions, Refusal, Request, Response, Session, Statistics};
 use rand::Rng as _;
 use runtime::{NotTakenOver, Wire};
-use types::{Cluster, Party, ReplicaId, Value};
+use types::{Cluster, Key, Party, ReplicaId, Value};
 
 use crate::connection::Connection;
 use crate::error::{ConnectError, Error};
 use crate::notices::Notices;
+use crate::pages::Pages;
 use crate::pool::Pool;
 use crate::transaction::{Transaction, run_alone};
 
@@ -31,6 +32,12 @@ pub struct Committed<T> {
     pub commit: Commit,
     /// How many times it was begun, the last included.
     pub attempts: u32,
+}
+
+impl<T> Committed<T> {
+    fn new(((value, commit), attempts): ((T, Commit), u32)) -> Self {
+        Self { value, commit, attempts }
+    }
 }
 
 /// A time in the past, by the replicas' clocks.
@@ -190,7 +197,33 @@ impl Client {
             let begun = self.begin_as_of(as_of);
             async move { attempt(work, begun?).await }
         };
-        self.retried(once).await
+        Ok(Committed::new(self.retried(once).await?))
+    }
+
+    /// The keys from `low` (included) to `high` (excluded) that had values at `as_of`, in order, with their values, however many they are: a page at a time, all as of
+    /// one moment. [`AsOf::Ago`] with no time is now.
+    ///
+    /// ```no_run
+    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// use std::time::Duration;
+    ///
+    /// use client::AsOf;
+    ///
+    /// let mut pages = client.pages("account/", "account0", AsOf::Ago(Duration::ZERO));
+    /// while let Some(rows) = pages.next().await? {
+    ///     for (key, value) in rows {
+    ///         println!("{key} {value}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The replicas keep the moment for their window (`window_ms`, 30 s as a rule) and no longer: whoever takes longer between the first page and the last is refused
+    /// ([`Refusal::NotKept`]).
+    #[must_use]
+    pub fn pages(&self, low: impl Into<Key>, high: impl Into<Key>, as_of: AsOf) -> Pages {
+        Pages::new(self.clone(), low.into(), high.into(), as_of)
     }
 
     /// Runs a transaction whose operations are all known, in their order; gives what its [`Operation::Get`]s found. Tries again
@@ -205,7 +238,7 @@ impl Client {
             return pool.run(operations).await;
         }
         if self.capabilities().one_shot {
-            return self.retried(|| self.submit_once(operations.clone())).await;
+            return Ok(Committed::new(self.retried(|| self.submit_once(operations.clone())).await?));
         }
         let operations: Arc<[Operation]> = operations.into();
         let writes = operations.iter().any(|operation| operation.write().is_some());
@@ -274,24 +307,36 @@ impl Client {
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,
     {
-        self.retried(|| attempt(&work, begin())).await
+        Ok(Committed::new(self.retried(|| attempt(&work, begin())).await?))
     }
 
-    async fn retried<T, F>(&self, once: impl Fn() -> F) -> Result<Committed<T>, Error>
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Does something as often as its errors advise, within the time for that; gives how often it was done, too.
+    pub(crate) async fn retried<T, F>(&self, once: impl Fn() -> F) -> Result<(T, u32), Error>
     where
-        F: Future<Output = Result<(T, Commit), Error>>,
+        F: Future<Output = Result<T, Error>>,
     {
         let started = Instant::now();
         let mut attempts = 0;
         loop {
             attempts += 1;
             match once().await {
-                Ok((value, commit)) => return Ok(Committed { value, commit, attempts }),
+                Ok(done) => return Ok((done, attempts)),
                 Err(error) => {
                     let pause = match error.advice() {
                         Advice::Retry => backoff(attempts),
                         // Never before that, and not all at once.
-                        Advice::RetryAfter { ms } => Duration::from_millis(ms.into()).mul_f64(rand::rng().random_range(1.0..2.0)),
+                        Advice::RetryAfter { ms } => {
+                            let (pause, left) = (Duration::from_millis(ms.into()), self.retry.saturating_sub(started.elapsed()));
+                            if pause > left {
+                                // It would come back too late, and is told so now.
+                                return Err(error);
+                            }
+                            pause.mul_f64(rand::rng().random_range(1.0..2.0)).min(left)
+                        }
                         Advice::GiveUp | Advice::FixInput => return Err(error),
                     };
                     if started.elapsed() >= self.retry {

@@ -12,6 +12,7 @@ mod connection;
 mod error;
 mod metrics;
 mod notices;
+mod pages;
 mod pool;
 mod session_handle;
 mod transaction;
@@ -24,5 +25,6 @@ pub use engine::{
 };
 pub use error::{ConnectError, Error};
 pub use notices::{Heard, NOTICES_MAX, Notices};
+pub use pages::Pages;
 pub use pool::Pool;
 pub use transaction::Transaction;

@@ -21,15 +21,17 @@
 //!
 //! **`ycsb-e`**: one operation a transaction, as YCSB has it: a scan of 1 to 100 rows from a key on, or, one time in twenty, an insert at the
 //! end. **`scan-heavy`**: each transaction scans 100 rows and writes the first of them, so that it commits only if nobody else has
-//! written or inserted among these.
+//! written or inserted among these. **`scan-only`**: a scan and nothing else, of so many rows each time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use client::{Client, Operation};
+use client::{AsOf, Client, CommitPath, Operation};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value as Json, json};
+use types::limits::READ_KEYS_MAX;
 use types::{Key, Value};
 
 use crate::growth::Growth;
@@ -43,6 +45,8 @@ use crate::{
 
 /// The most operations in one transaction.
 pub const OPERATIONS_MAX: usize = 1_000;
+/// The most rows of a scan by itself.
+pub const SCAN_ROWS_MAX: usize = 100_000;
 /// How many keys, spread over the table, are looked at to tell whether it is loaded.
 const SAMPLES: u64 = 16;
 
@@ -120,6 +124,11 @@ pub enum Mix {
         /// Whether the first key of them is written.
         writes_first: bool,
     },
+    /// One scan of so many rows, and nothing else: more than 1,024 come in pages as of one moment, up to the end of a page.
+    ScanOnly {
+        /// How many.
+        rows: usize,
+    },
 }
 
 /// A workload of point reads and writes.
@@ -181,6 +190,11 @@ impl Point {
             return Err(Error::Settings(format!(
                 "values of {value_bytes} bytes are too large: at most {VALUE_BYTES_MAX}, and at most 2 MiB a transaction"
             )));
+        }
+        if let Mix::ScanOnly { rows } = mix
+            && !(1..=SCAN_ROWS_MAX).contains(&rows)
+        {
+            return Err(Error::Settings(format!("a scan needs from 1 to {SCAN_ROWS_MAX} rows, not {rows}")));
         }
         let (growth, over_shards) = (Growth::new(table.count()), OnceLock::new());
         Ok(Self { name, table, distribution, mix, reading, value_bytes, seed, growth, multi_shard: None, over_shards })
@@ -249,6 +263,11 @@ impl Point {
                 self.write(&mut plan, index, rng);
                 plan.inserts.push(index);
             }
+            Mix::ScanOnly { rows } => {
+                // So that as many follow.
+                let firsts = self.table.count() - rows as u64 + 1;
+                plan.scans.push((self.table.key(self.distribution.choose(&self.table, rng) % firsts), rows));
+            }
         }
         plan
     }
@@ -313,6 +332,7 @@ impl Mix {
             Self::Drawn { operations, .. } | Self::Latest { operations, .. } => (operations, operations),
             Self::Modify { operations, .. } => (operations, operations.saturating_mul(2)),
             Self::Scan { rows_max, .. } => (1, rows_max),
+            Self::ScanOnly { rows } => (rows, 1),
         }
     }
 
@@ -324,7 +344,7 @@ impl Mix {
     /// The probability in it, if there is one.
     fn share(&self) -> Option<f64> {
         match *self {
-            Self::Fixed { .. } => None,
+            Self::Fixed { .. } | Self::ScanOnly { .. } => None,
             Self::Drawn { read_share: share, .. }
             | Self::Latest { read_share: share, .. }
             | Self::Modify { write_share: share, .. }
@@ -376,6 +396,9 @@ impl Workload for Point {
                 settings.insert("scan_share", json!(scan_share));
                 settings
                     .insert("rows", json!(if rows_min == rows_max { rows_max.to_string() } else { format!("{rows_min} to {rows_max}") }));
+            }
+            Mix::ScanOnly { rows } => {
+                settings.insert("rows", json!(rows));
             }
         }
         settings
@@ -431,6 +454,12 @@ fn operations(plan: Plan) -> Vec<Operation> {
 /// A plan that scans, which no pool takes.
 async fn scan(client: &Client, plan: Plan) -> Result<Done, client::Error> {
     let only_reads = plan.writes.is_empty();
+    if let [(low, rows)] = plan.scans.as_slice()
+        && only_reads
+        && *rows > READ_KEYS_MAX
+    {
+        return scan_pages(client, low.clone(), *rows).await;
+    }
     let plan = Arc::new(plan);
     let work = |txn: client::Transaction| {
         let plan = Arc::clone(&plan);
@@ -446,6 +475,17 @@ async fn scan(client: &Client, plan: Plan) -> Result<Done, client::Error> {
     };
     let committed = if only_reads { client.read(work).await } else { client.transact(work).await };
     committed.map(|committed| Done::committed(&committed))
+}
+
+/// At least so many rows, as of now, in pages.
+async fn scan_pages(client: &Client, low: Key, rows: usize) -> Result<Done, client::Error> {
+    let (mut pages, mut found) = (client.pages(low, TABLE_END, AsOf::Ago(Duration::ZERO)), 0);
+    while found < rows
+        && let Some(page) = pages.next().await?
+    {
+        found += page.len();
+    }
+    Ok(Done { path: Some(CommitPath::ReadOnly), attempts: 1, broken: None })
 }
 
 async fn one_by_one(client: &Client, plan: Plan) -> Result<Done, client::Error> {
