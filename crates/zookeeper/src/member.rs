@@ -302,9 +302,7 @@ impl MemberDriver {
         for (from, message) in peers.drain(..) {
             turn.step(now, Input::Message { from: party(from), message });
         }
-        // One that ends would know nothing of who comes now, and nobody would close that connection: whoever comes waits until it goes on.
         while !turn.machine().is_congested()
-            && !turn.machine().is_ending()
             && let Some(event) = self.waiting.pop_front()
         {
             self.clients.note(&event);
