@@ -12,9 +12,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::connection::DRILL;
-use crate::evidence;
 use crate::limits::DRILL_BYTES_MAX;
-use crate::storage::{LOG, SNAPSHOTS};
+use crate::storage::{LOG, Name, SNAPSHOTS};
 
 /// What a server answers that allows no drills.
 pub(crate) const NOT_ALLOWED: &str = "refused: this server allows no drills; its file would have to say bezant.drills=true";
@@ -27,7 +26,7 @@ const LOG_PLACE_MAX: usize = 16 << 10;
 pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: &str) -> Result<String, String> {
     let (what, path) = order.split_once(' ').unwrap_or((order, "/"));
     match what {
-        "snapshot" => flip(&data.join(SNAPSHOTS), files(&data.join(SNAPSHOTS), |name| !evidence::is_record(name))?, |used| used / 4 * 3),
+        "snapshot" => flip_snapshot(&data.join(SNAPSHOTS)),
         "log" => {
             let folder = log.join(LOG).join("journal");
             let mut names = files(&folder, |name| name.ends_with(".log"))?;
@@ -42,6 +41,11 @@ pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: 
             Ok(format!("damaged: {what} at {path}"))
         }
     }
+}
+
+/// Flips a bit in the newest snapshot; one that is not finished is never read.
+fn flip_snapshot(folder: &Path) -> Result<String, String> {
+    flip(folder, files(folder, |name| Name::parse(name).is_some())?, |used| used / 4 * 3)
 }
 
 /// The names of the files that are meant, in order.
@@ -90,4 +94,20 @@ pub async fn order_drill(address: &str, what: &str, path: &str) -> io::Result<St
         Ok(answer)
     };
     timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| io::Error::other("it does not answer in time"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_snapshot_that_is_finished_is_damaged() {
+        let folder = tempfile::tempdir().expect("room");
+        for name in ["0000000000000001-00000001", "0000000100000009-00000002", "partial", "partial-taken", "record-partial"] {
+            fs::write(folder.path().join(name), [7; 200]).expect("room");
+        }
+        let said = flip_snapshot(folder.path()).expect("there is one");
+        assert!(said.ends_with("0000000100000009-00000002"), "{said}");
+        assert_eq!(fs::read(folder.path().join("partial")).expect("it is there"), [7; 200]);
+    }
 }

@@ -90,7 +90,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (zxid, segment) = text.split_once('-')?;
         Some(Self { zxid: i64::from_str_radix(zxid, 16).ok()?, segment: segment.parse().ok()? })
     }

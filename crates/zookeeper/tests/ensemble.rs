@@ -372,7 +372,9 @@ fn damage_disk(ensemble: &mut Ensemble, at: usize, what: &str) {
         removed.expect("it was there");
         return;
     }
+    let began = Instant::now();
     loop {
+        assert!(began.elapsed() < PATIENCE, "no damage stays: {what}");
         let answer = drill(ensemble, at, what, "/");
         ensemble.kill(at);
         let snapshots = std::fs::read_dir(ensemble.data(at).join("sentinel-snapshots")).expect("it is there");
