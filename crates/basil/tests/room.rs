@@ -194,7 +194,7 @@ fn a_client_is_held_to_its_limits_and_rights_as_the_operators_change_them() {
     replica.reconfigure(changed(&|permission| permission.limits.bytes = Some(10)));
     assert_eq!(prepare(&mut replica, of(4, &[])), Some(over(ClientLimit::Bytes, 0)));
     replica.reconfigure(changed(&|permission| permission.limits.transactions = Some(2)));
-    assert_eq!(prepare(&mut replica, of(5, &[])), Some(over(ClientLimit::Transactions, 20)), "two are under way");
+    assert_eq!(prepare(&mut replica, of(5, &[])), Some(over(ClientLimit::Transactions, 0)), "two are under way");
     replica.reconfigure(changed(&|permission| permission.limits.reads_per_second = Some(1)));
     assert_eq!((read(&mut replica, &["b", "c"]), read(&mut replica, &["b"])), (None, Some(over(ClientLimit::ReadsPerSecond, 2_000))));
     replica.reconfigure(changed(&|permission| permission.read_prefixes = vec![Key::from("b")]));

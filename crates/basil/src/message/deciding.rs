@@ -89,7 +89,7 @@ pub enum Refusal {
     ClientLimit {
         /// Which limit.
         limit: ClientLimit,
-        /// When it may come back, in milliseconds from now; 0 where waiting changes nothing.
+        /// When it may come back, in milliseconds from now; 0 where that is no matter of time.
         after_ms: u32,
     },
     /// The replica has seen the client lie, and takes nothing new of it until the operators give it another key.

@@ -15,8 +15,6 @@ use crate::transaction::Transaction;
 use crate::transaction_state::Quota;
 use crate::transaction_table::Load;
 
-/// When to come again who has as much under way as it may: some of that will have ended.
-const UNDER_WAY_MS: u32 = 20;
 /// So many seconds' worth of reads may come at once.
 const READS_BURST_NS: u64 = 1_000_000_000;
 
@@ -117,7 +115,7 @@ impl<M: StorageBackend> Replica<M> {
         let own = self.table.undecided_of(Quota::prepare(from)).transactions;
         let is_over = limits.transactions.is_some_and(|limit| own >= limit as usize);
         if is_over && self.table.get(transaction.id()).is_none() {
-            return Err(Refusal::ClientLimit { limit: ClientLimit::Transactions, after_ms: UNDER_WAY_MS });
+            return Err(Refusal::ClientLimit { limit: ClientLimit::Transactions, after_ms: 0 });
         }
         Ok(())
     }
