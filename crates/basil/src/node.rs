@@ -25,6 +25,11 @@ pub enum NodeEvent {
         /// The transaction, which proves it.
         transaction: Transaction,
     },
+    /// A client has brought a transaction of its own to its end: it committed.
+    Committed {
+        /// The client.
+        client: ClientId,
+    },
     /// A replica has stated both that one transaction commits and that it aborts: proof that it lies, or has forgotten, for everybody.
     Contradiction(Contradiction),
     /// How it stands with its clock, now and then.
@@ -100,6 +105,7 @@ impl<M: StorageBackend> Node<M> {
                     self.step_janitor(now, Input::Command(Command::Finish { transaction }), outbox);
                 }
                 ReplicaEvent::Misbehavior { client, transaction } => outbox.emit(NodeEvent::Misbehavior { client, transaction }),
+                ReplicaEvent::Committed { client } => outbox.emit_silently(NodeEvent::Committed { client }),
             }
         }
     }
@@ -299,12 +305,16 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
                 what: contradiction.stated.words(),
                 evidence: hex(contradiction.id),
             }),
-            NodeEvent::Clock(_) => None,
+            NodeEvent::Clock(_) | NodeEvent::Committed { .. } => None,
         }
     }
 
     fn signed_proof(event: &NodeEvent) -> Option<bytes::Bytes> {
         if let NodeEvent::Contradiction(contradiction) = event { Some(contradiction.to_bytes()) } else { None }
+    }
+
+    fn committed_by(event: &NodeEvent) -> Option<ClientId> {
+        if let NodeEvent::Committed { client } = event { Some(*client) } else { None }
     }
 
     fn clock(&self) -> Option<ClockReport> {

@@ -683,7 +683,7 @@ impl<M: StorageBackend> Replica<M> {
         let id = certificate.id;
         match (self.table.get(id), transaction) {
             (Some(state), _) if state.decision().is_some() => {
-                self.author_came_back(now, from, &certificate);
+                self.author_came_back(now, from, &certificate, out);
                 return;
             }
             (Some(_), _) => {}
@@ -701,8 +701,20 @@ impl<M: StorageBackend> Replica<M> {
         }
         let Some(transaction) = self.table.get(id).map(|state| state.transaction.clone()) else { return };
         if certificate.fits(&self.cluster, &transaction).is_ok() {
-            self.conclude(now, &transaction, certificate.decision, Some(certificate), out);
+            let decision = certificate.decision;
+            self.conclude(now, &transaction, decision, Some(certificate), out);
             self.charge_author(now, from, &transaction);
+            // What is older may have been forgotten, and told of before.
+            if transaction.timestamp().time >= self.watermark(now) && is_author(from, &transaction) {
+                Self::tell_committed(&transaction, decision, out);
+            }
+        }
+    }
+
+    /// Tells its own side that the author of `transaction` has brought it to its end, if that is a commit.
+    fn tell_committed(transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
+        if decision == Decision::Commit {
+            out.emit_silently(ReplicaEvent::Committed { client: transaction.timestamp().client });
         }
     }
 
@@ -727,9 +739,13 @@ impl<M: StorageBackend> Replica<M> {
             Some(conclusion) => {
                 if let Some(until) = conclusion.abandoned_until.take() {
                     self.abandonment_limiter.forgive(now, &transaction, until);
+                    Self::tell_committed(&transaction, Decision::Commit, out);
                 }
             }
-            None => self.conclude(now, &transaction, Decision::Commit, None, out),
+            None => {
+                self.conclude(now, &transaction, Decision::Commit, None, out);
+                Self::tell_committed(&transaction, Decision::Commit, out); // Relays tell at its author's wish alone.
+            }
         }
     }
 
@@ -789,7 +805,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// An author that ends its own transaction has not abandoned it, however late it comes.
-    fn author_came_back(&mut self, now: Time, from: Party, certificate: &Certificate) {
+    fn author_came_back(&mut self, now: Time, from: Party, certificate: &Certificate, out: &mut Out<M>) {
         if let Some(TransactionState { transaction, phase: Phase::Concluded(conclusion), .. }) = self.table.get_mut(certificate.id)
             && let Some(until) = conclusion.abandoned_until
             && is_author(from, transaction)
@@ -798,6 +814,7 @@ impl<M: StorageBackend> Replica<M> {
         {
             conclusion.abandoned_until = None;
             self.abandonment_limiter.forgive(now, transaction, until);
+            Self::tell_committed(transaction, certificate.decision, out);
         }
     }
 

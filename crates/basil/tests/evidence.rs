@@ -1,11 +1,13 @@
-//! Who was seen to lie, what proves it, and who is refused for it.
+//! What a node tells its own side of others: who was seen to lie, what proves it, and who is refused for it; and who has brought a
+//! transaction to its end.
 
 use std::sync::Arc;
 
-use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
+use basil::certificate::{LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
 use basil::witness::{Contradiction, ContradictionError, Stated};
 use basil::{
-    Coordinator, CoordinatorOptions, Decision, Message, Node, NodeEvent, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write,
+    Certificate, Coordinator, CoordinatorOptions, Decision, Message, Node, NodeEvent, Read, Refusal, Replica, ReplicaOptions, Transaction,
+    Vote, Write,
 };
 use crypto::{Signatures, leaf};
 use engine::{Instruction, Replica as _};
@@ -145,4 +147,39 @@ fn two_logged_decisions_of_one_view_prove_to_everybody_that_their_replica_lies()
         altered[at] ^= 1;
         assert!(verify(altered).is_err(), "byte {at}");
     }
+}
+
+#[test]
+fn a_commit_is_told_of_once_and_when_its_author_ends_it() {
+    let members = members(1);
+    // Who is told to have ended one of that long ago, when these clients say so one after the other.
+    let told = |ago_ms: u64, is_prepared: bool, clients: &[u64]| {
+        let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
+        let timestamp = Timestamp::new(NOW.0 - ago_ms * 1_000_000, ClientId(1));
+        let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
+        let id = transaction.id();
+        let voters = (0..6).map(|index| {
+            let replica = ReplicaId { index, ..ME };
+            let leaf = leaf(members.cluster.id(), replica, &VoteStatement { id, vote: Vote::Commit });
+            (index, members.batch_signers[&replica].sign(&[leaf]).remove(0))
+        });
+        let votes = VoteSet { shard: ME.shard, vote: Vote::Commit, voters: voters.collect() };
+        let proof = Proof::Fast(vec![ShardProof::Votes(votes)]);
+        let certificate = Arc::new(Certificate { id, decision: Decision::Commit, proof });
+        let mut node = node(&members);
+        if is_prepared {
+            drop(hear(&members, &mut node, party(1), Message::Prepare { transaction: transaction.clone() }));
+        }
+        let mut told = Vec::new();
+        for client in clients {
+            let (transaction, certificate) = (Some(transaction.clone()), certificate.clone());
+            let (_, events) = hear(&members, &mut node, party(*client), Message::Writeback { transaction, certificate, relay: false });
+            told.push(events.iter().filter_map(Node::<Memory>::committed_by).collect::<Vec<_>>());
+        }
+        told
+    };
+    assert_eq!(told(1, true, &[1, 1]), [vec![ClientId(1)], vec![]]);
+    assert_eq!(told(1, true, &[2, 1, 1]), [vec![], vec![ClientId(1)], vec![]], "another was faster, and the author came all the same");
+    assert_eq!(told(1, false, &[1, 1]), [vec![ClientId(1)], vec![]], "the end overtook the beginning");
+    assert_eq!(told(60_000, false, &[1, 1]), [vec![], vec![]], "it may have been told of, and forgotten");
 }

@@ -298,6 +298,7 @@ impl Launch {
             if let Some(report) = R::clock_of(&event) {
                 accuser.note_clock(report);
             }
+            R::committed_by(&event)
         };
         let machine = runtime::start(options, machine, signer, move |machine: &R| keep_all(&kept, looker.post(machine)), on_event)
             .map_err(|error| Failure::failed(error.to_string()).at(replica))?;

@@ -166,7 +166,11 @@ impl Connection {
         let waiters: Waiters = Arc::default();
         let notices: NoticeSender = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));
         let (clock_teller, cluster_clock) = watch::channel(None);
-        let on_event = hand_out(Arc::clone(&waiters), Arc::clone(&notices), clock_teller);
+        let hand_out = hand_out(Arc::clone(&waiters), Arc::clone(&notices), clock_teller);
+        let on_event = move |event| {
+            hand_out(event);
+            None // Nobody is served here.
+        };
         let statistics = Arc::new(Mutex::new(Statistics::default()));
         let copy = Arc::clone(&statistics);
         let on_written = move |session: &S| {

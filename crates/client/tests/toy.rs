@@ -57,7 +57,7 @@ async fn serve(me: ReplicaId, cluster: &Arc<Cluster>) -> Node<Doubler, Message> 
         changes: None,
     };
     let signer = BatchSigner::new(secret, CLUSTER, me, Signatures::Ed25519).known_to(verifier);
-    runtime::start(options, Doubler::new(me), signer, |_| {}, |_| {}).expect("it starts")
+    runtime::start(options, Doubler::new(me), signer, |_| {}, |_| None).expect("it starts")
 }
 
 /// A cluster of six toys.

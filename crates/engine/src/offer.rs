@@ -149,6 +149,11 @@ pub trait Replica: Durable + Machine<Command = Instruction> {
         None
     }
 
+    /// Which client has brought a transaction of its own to its end here, a commit, if an event says so.
+    fn committed_by(_event: &Self::Event) -> Option<ClientId> {
+        None
+    }
+
     /// How it stands with its clock, where it holds that near the other replicas'.
     fn clock(&self) -> Option<ClockReport> {
         None

@@ -140,6 +140,8 @@ pub struct Outbox<Message, Unsigned, Event> {
     pub unsigned: Vec<(Party, Unsigned)>,
     /// For the machine's own side.
     pub events: Vec<Event>,
+    /// How many of these say nothing that has to be durable first.
+    silent_events: usize,
     /// How many messages of `sends` were said before each of `unsigned`.
     sent_before: Vec<usize>,
     /// How many bytes of values the answers among `sends` carry: [`turn`] takes no more inputs when they are many.
@@ -148,15 +150,15 @@ pub struct Outbox<Message, Unsigned, Event> {
 
 impl<Message, Unsigned, Event> Default for Outbox<Message, Unsigned, Event> {
     fn default() -> Self {
-        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new(), sent_before: Vec::new(), bytes: 0 }
+        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new(), silent_events: 0, sent_before: Vec::new(), bytes: 0 }
     }
 }
 
 impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
-    /// Whether nothing was said.
+    /// Whether nothing was said, but for what [may be said early](Outbox::emit_silently).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sends.is_empty() && self.unsigned.is_empty() && self.events.is_empty()
+        self.sends.is_empty() && self.unsigned.is_empty() && self.events.len() == self.silent_events
     }
 
     /// Says `message` to `to`.
@@ -181,13 +183,21 @@ impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
         self.events.push(event);
     }
 
+    /// Tells the machine's own side something that it may hear before what the turn wrote is durable, and even if that is lost: a turn that
+    /// says nothing else is silent.
+    pub fn emit_silently(&mut self, event: Event) {
+        self.events.push(event);
+        self.silent_events += 1;
+    }
+
     /// Lends this outbox to a machine inside the one that speaks here. What the inner machine sends is sent; its events,
     /// which are of another type, are given back. Nothing is copied.
     pub fn lend<Inner>(&mut self, speak: impl FnOnce(&mut Outbox<Message, Unsigned, Inner>)) -> Vec<Inner> {
-        let Self { sends, unsigned, events, sent_before, bytes } = std::mem::take(self);
-        let mut lent = Outbox { sends, unsigned, events: Vec::new(), sent_before, bytes };
+        let Self { sends, unsigned, events, silent_events, sent_before, bytes } = std::mem::take(self);
+        let mut lent = Outbox { sends, unsigned, events: Vec::new(), silent_events: 0, sent_before, bytes };
         speak(&mut lent);
-        *self = Self { sends: lent.sends, unsigned: lent.unsigned, events, sent_before: lent.sent_before, bytes: lent.bytes };
-        lent.events
+        let Outbox { sends, unsigned, events: given_back, sent_before, bytes, .. } = lent;
+        *self = Self { sends, unsigned, events, silent_events, sent_before, bytes };
+        given_back
     }
 }

@@ -332,8 +332,8 @@ impl<'a, M: Machine> Written<'a, M> {
     /// When `signer` does not give one signature for each statement: that is a bug of the signer.
     pub fn sign<S: Signer<M::Unsigned, M::Message>>(self, signer: &mut S) -> Said<'a, M> {
         let Self { turns: Turns { me, bounds, outbox, own, .. }, inputs } = self;
-        let OutboxOf::<M> { sends, unsigned, events, sent_before, bytes } = outbox;
-        *bytes = 0;
+        let OutboxOf::<M> { sends, unsigned, events, silent_events, sent_before, bytes } = outbox;
+        (*silent_events, *bytes) = (0, 0);
         let statements = unsigned.len();
         // What was not said through the outbox, as a liar's statements, comes last.
         let sent_before = sent_before.drain(..).chain(std::iter::repeat(sends.len()));

@@ -17,7 +17,7 @@ use crypto::Verified;
 use machine::turn::Turn;
 use machine::{Input, Machine, Time};
 use tokio::sync::Semaphore;
-use types::Party;
+use types::{ClientId, Party};
 
 use crate::clock::Clock;
 use crate::frame::MESSAGE_OVERHEAD_BYTES;
@@ -152,6 +152,13 @@ impl<C, W> Inbox<C, W> {
         }
     }
 
+    /// A client has brought a transaction of its own to its end.
+    pub fn note_commit(&self, client: ClientId) {
+        if let Some(usage) = self.queues.get(&Member::Client(client)).and_then(|queue| queue.usage.as_ref()) {
+            usage.note_commit();
+        }
+    }
+
     /// What the machine has said to itself.
     pub fn push_own(&mut self, me: Party, messages: Vec<Verified<W>>) {
         self.enter((me, Instant::now()), messages, None, None);
@@ -221,8 +228,11 @@ impl<C, W> Inbox<C, W> {
             held_back: VecDeque::new(),
             credit: 0,
             overdue: None,
-            usage: permit.as_ref().map(Permit::usage),
+            usage: None,
         });
+        if let Some(permit) = &permit {
+            queue.usage = Some(permit.usage()); // Another one, once its key has changed.
+        }
         if queue.arrivals.is_empty() {
             self.ring.push_back(member);
         }
@@ -251,7 +261,7 @@ mod tests {
     use machine::turn::{Bounds, Turns};
     use toy::Doubler;
     use toy::fixture::{CLUSTER, cluster, replica};
-    use types::{ClientId, Session};
+    use types::Session;
 
     use super::*;
     use crate::limits::Limits;

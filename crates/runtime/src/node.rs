@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use types::{Cluster, ReplicaId};
+use types::{ClientId, Cluster, ReplicaId};
 
 use crate::changes::{ChangeOptions, Changes, NotTakenOver};
 use crate::clock::{Clock, SteadyClock};
@@ -225,7 +225,8 @@ impl<C, W> NodeHandle<C, W> {
 
 /// Starts a node: its loop, its listener if it has one, and its diallers. Two functions run in the loop, and must not block: `on_written`
 /// looks at the machine after each durable write, and `on_event` hears an event after what was said before it has been handed to the
-/// connections. Needs a tokio runtime around it.
+/// connections, and says which client has brought a transaction of its own to its end, if one has: what that costs is not held against
+/// it. Needs a tokio runtime around it.
 ///
 /// # Errors
 /// [`StartError`] when the identity does not fit the cluster or the system refuses.
@@ -238,7 +239,7 @@ where
     M::Event: Send,
     S: Signer<M::Unsigned, W> + Send + 'static,
     L: FnMut(&M) + Send + 'static,
-    E: FnMut(M::Event) + Send + 'static,
+    E: FnMut(M::Event) -> Option<ClientId> + Send + 'static,
 {
     let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, clock, delays, changes } = node_options;
     check_identity(&identity, &cluster)?;
@@ -368,7 +369,7 @@ where
     M: Durable + Machine<Received = Verified<W>, Message = W>,
     S: Signer<M::Unsigned, W>,
     L: FnMut(&M),
-    E: FnMut(M::Event),
+    E: FnMut(M::Event) -> Option<ClientId>,
 {
     fn run_on_thread(mut self) -> Result<M, NodeError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -454,7 +455,7 @@ where
             let messages = self.verifier.verify_all(std::mem::take(said.own)).into_iter().filter_map(Result::ok).collect();
             self.inbox.push_own(said.me, messages);
         }
-        said.events.drain(..).for_each(&mut self.on_event);
+        said.events.drain(..).filter_map(&mut self.on_event).for_each(|client| self.inbox.note_commit(client));
         Ok(())
     }
 

@@ -40,12 +40,21 @@ const WORKING_PER_MILLE_MIN: u64 = 5;
 const LOOKS_MIN: u32 = 5;
 /// For how long whoever takes too much is served at low priority, before it is tried again.
 const LOW_PRIORITY_MS: u64 = 10_000;
+/// A commit is taken to cost three halves of what one does at another client, at that for which it costs least,
+const COMMIT_COST: (u64, u64) = (3, 2);
+/// but so much at least, and so much at most, in nanoseconds.
+const COMMIT_COST_NS_MIN: u64 = 50_000;
+const COMMIT_COST_NS_MAX: u64 = 200_000;
+/// So many commits of late tell what one costs.
+const COMMITS_MIN: u64 = 8;
 
 /// What one member takes of a node's time: of its workers', and of the loop's for the steps that its messages cause.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     /// Since it was last looked at, in nanoseconds.
     spent_ns: AtomicU64,
+    /// How many of its transactions it has brought to their end since then.
+    commits: AtomicU64,
     is_low: AtomicBool,
 }
 
@@ -183,6 +192,11 @@ impl Usage {
         self.spent_ns.swap(0, Ordering::Relaxed)
     }
 
+    /// A transaction of its own was brought to its end, by itself.
+    pub fn note_commit(&self) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether it is at low priority.
     pub fn is_low(&self) -> bool {
         self.is_low.load(Ordering::Relaxed)
@@ -209,6 +223,10 @@ impl Usage {
 /// At low priority one takes less than one would. So what it took when that began is remembered, and counts instead: clients that take no
 /// more than this are not to blame, and when one does take more, it is no longer the one who takes too much.
 ///
+/// Transactions that clients bring to their end, as commits, are what a node is there for. So what they cost is not held against their
+/// client. Nobody can tell how much of its time that is, but what a commit costs at another client is known, and no commit is taken to cost
+/// much more than at that for which it costs least: a few of them excuse no flood. Other clients are compared with by all that they take.
+///
 /// A replica is not excused by a flood of clients, which may be its own. But clients give all correct replicas much to do alike: it takes
 /// too much only if it takes more than twice what half of the replicas do, too. And while one is at low priority that took more than twice
 /// what a client does, that client is not to blame: it may be busy ending what others left.
@@ -224,6 +242,8 @@ struct Watched {
     member: Option<Member>,
     /// What it took of late, in nanoseconds: of each interval half as much as of the next.
     recent_ns: u64,
+    /// How many transactions it has brought to their end of late, likewise.
+    recent_commits: u64,
     /// Whether it took anything in the last interval.
     is_active: bool,
     /// How many times in a row it has taken too much.
@@ -278,7 +298,7 @@ impl Greatest {
 impl UsageMonitor {
     /// Of the usages of all, each with whose it is.
     pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Option<Member>)>) -> Self {
-        let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, is_active: false, looks: 0, low: None };
+        let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, recent_commits: 0, is_active: false, looks: 0, low: None };
         Self { members: usages.map(watched).collect() }
     }
 
@@ -287,13 +307,19 @@ impl UsageMonitor {
     pub fn look(&mut self, now: Instant) -> Vec<usize> {
         let mut changed = Vec::new();
         let (mut recent, mut recent_normal, mut wanted) = (Greatest::default(), Greatest::default(), Greatest::default());
+        // How many commits a second of this node's time brings to each client: what one costs, turned round.
+        let mut commits_a_second = Greatest::default();
         for (at, member) in self.members.iter_mut().enumerate() {
             let taken_ns = member.usage.take_ns();
             member.is_active = taken_ns > 0;
             member.recent_ns = member.recent_ns / 2 + taken_ns;
+            member.recent_commits = member.recent_commits / 2 + member.usage.commits.swap(0, Ordering::Relaxed);
             if matches!(member.member, Some(Member::Client(_))) {
                 recent.note(member.recent_ns, at);
                 wanted.note(member.wanted_ns(), at);
+                if member.recent_commits >= COMMITS_MIN {
+                    commits_a_second.note(member.recent_commits.saturating_mul(1_000_000_000) / member.recent_ns.max(1), at);
+                }
                 if member.low.is_none() {
                     recent_normal.note(member.recent_ns, at);
                 }
@@ -316,9 +342,18 @@ impl UsageMonitor {
                 None => recent_normal.besides(at),
             };
             let most_ns = least_ns.max(others_ns.saturating_mul(USAGE_TIMES_MAX));
-            member.looks = if !is_alone && member.recent_ns > most_ns { member.looks + 1 } else { 0 };
+            let (times, parts) = COMMIT_COST;
+            let commit_ns = (1_000_000_000 * times / parts).checked_div(commits_a_second.besides(at)).unwrap_or(COMMIT_COST_NS_MAX);
+            let for_commits_ns = member.recent_commits.saturating_mul(commit_ns.clamp(COMMIT_COST_NS_MIN, COMMIT_COST_NS_MAX));
+            member.looks = match member.recent_ns {
+                recent_ns if is_alone || recent_ns <= most_ns => 0,
+                // Many commits at once excuse it for a look or two, and not for those before.
+                recent_ns if recent_ns.saturating_sub(for_commits_ns) <= most_ns => member.looks.saturating_sub(1),
+                _ => (member.looks + 1).min(LOOKS_MIN),
+            };
+            let others_take_more = |low: Low| recent_normal.besides(at) > low.took_ns && member.looks < LOOKS_MIN;
             member.low = match member.low {
-                Some(low) if is_alone || low.until <= now || recent_normal.besides(at) > low.took_ns => None,
+                Some(low) if is_alone || low.until <= now || others_take_more(low) => None,
                 None if member.looks >= LOOKS_MIN => {
                     Some(Low { until: now + Duration::from_millis(LOW_PRIORITY_MS), took_ns: member.recent_ns })
                 }
@@ -411,6 +446,50 @@ mod tests {
         assert_eq!(at_last([1, 1, 30, 1]), [0, 1], "who takes less now than they did is not to blame");
         let intervals = (0..1_000).take_while(|_| !low(&mut monitor, &usages, &mut now, [1, 1, 30, 1]).is_empty()).count() as u64;
         assert!(intervals < LOW_PRIORITY_MS / USAGE_INTERVAL_MS, "their time is over: {intervals}");
+    }
+
+    #[test]
+    fn what_commits_take_is_not_held_against_who_brings_them_to_their_end() {
+        let all = |spent_ms: [u64; 4], commits: [u64; 4]| {
+            let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+            let intervals = (0..30).map(|_| {
+                commits.iter().zip(&usages).for_each(|(commits, usage)| (0..*commits).for_each(|_| usage.note_commit()));
+                low(&mut monitor, &usages, &mut now, spent_ms)
+            });
+            intervals.last().unwrap_or_default()
+        };
+        assert_eq!(all([0, 60, 1, 1], [0, 0, 0, 0]), [1]);
+        assert_eq!(all([0, 60, 1, 1], [0, 500, 0, 0]), [], "120 us each");
+        assert_eq!(all([0, 60, 1, 1], [0, 100, 0, 0]), [1], "600 us each are more than any takes");
+        assert_eq!(all([0, 60, 10, 1], [0, 500, 100, 0]), [], "100 us at the other, 120 at this one");
+        assert_eq!(all([0, 60, 10, 1], [0, 200, 100, 0]), [1], "300 us at this one: it does something else beside");
+        assert_eq!(all([0, 60, 1, 1], [0, 1_400, 100, 0]), [], "10 us at the other, which may do nothing else, and 43 at this one");
+        assert_eq!(all([0, 60, 1, 1], [0, 500, 100, 0]), [1], "10 us at the other, and 120 at this one");
+        assert_eq!(all([0, 60, 60, 200], [0, 500, 500, 0]), [3], "who commits nothing has no excuse");
+    }
+
+    /// A thousand at once, every half second, excuse it for two looks each time, and that is not enough.
+    #[test]
+    fn commits_by_the_thousand_at_once_excuse_no_flood() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        let mut is_found = false;
+        for interval in 0..40 {
+            let commits = if interval % LOOKS_MIN == 0 { 1_000 } else { 0 };
+            (0..commits).for_each(|_| usages[1].note_commit());
+            is_found |= low(&mut monitor, &usages, &mut now, [0, 60, 1, 1]).contains(&1);
+        }
+        assert!(is_found);
+    }
+
+    #[test]
+    fn who_took_too_much_and_then_commits_is_tried_again_as_ever() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        assert_eq!((0..600).map(|_| low(&mut monitor, &usages, &mut now, [0, 60, 1, 1])).last(), Some(vec![1]));
+        let commits = (0..200).map(|_| {
+            (0..500).for_each(|_| usages[1].note_commit());
+            low(&mut monitor, &usages, &mut now, [0, 60, 1, 1])
+        });
+        assert_eq!(commits.last(), Some(vec![]));
     }
 
     #[test]

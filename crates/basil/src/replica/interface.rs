@@ -96,6 +96,11 @@ pub enum ReplicaEvent {
         /// The transaction, which proves it.
         transaction: Transaction,
     },
+    /// A client has brought a transaction of its own to its end: it committed.
+    Committed {
+        /// The client.
+        client: ClientId,
+    },
 }
 
 /// What a replica has done since it started, for metrics.

@@ -260,6 +260,19 @@ fn the_last_turn_leaves_nothing_unwritten() {
 }
 
 #[test]
+fn what_may_be_heard_early_leaves_a_turn_silent() {
+    let mut outbox = Outbox::<u8, u8, u8>::default();
+    outbox.emit_silently(1);
+    let inner = outbox.lend(|lent: &mut Outbox<u8, u8, f64>| {
+        lent.emit_silently(2.0);
+        assert!(lent.is_empty());
+    });
+    assert!(outbox.is_empty() && outbox.events == [1] && inner == [2.0]);
+    outbox.emit(3);
+    assert!(!outbox.is_empty());
+}
+
+#[test]
 fn the_last_turn_ends_like_any_other() {
     let (mut turns, disk) = notebook(Bounds::default());
     turns.machine.sums_up = true;
