@@ -167,6 +167,7 @@ mutants! {
     LoggedTwice: "§4.2 (6)", "another decision takes the place of the one logged";
     DecisionUnlogged: "§4.2 (6)", "a logged decision is not written to the journal";
     LoggedQuorum: "§4.2 (7)", "one logged decision fewer than 4f+1 makes a certificate";
+    OldRecoveryDropped: "order", "a replica that has just started does not answer of what nobody votes for any more";
     CertificateOfOther: "§4.3", "a certificate may be about another transaction";
     ShardUncovered: "§4.3", "a certificate need not cover every shard";
     SideUnchecked: "§4.3", "votes to abort make a certificate to commit, and the other way round";
@@ -189,6 +190,7 @@ mutants! {
     OrphanReleasedByFew: "orphan resolution", "a transaction never commits when one replica fewer than 3f+1 knows only what is older";
     ReleasedForgotten: "orphan resolution", "a replica that releases an orphan forgets what it said of it";
     QueriesHogged: "orphan resolution", "inquiries without result keep out others";
+    OwnVoteForgotten: "orphan resolution", "a replica that asks about an orphan counts itself, though it has voted to commit it";
     VersionTakenFromOne: "orphan resolution", "a newer version that one replica shows is taken over";
     OutcomeTakenFromOne: "orphan resolution", "an outcome that one replica remembers concludes a transaction";
     MissedCommitLeft: "catching up", "a replica does not ask for a transaction that others say has committed";

@@ -69,9 +69,10 @@ impl<M: StorageBackend> Replica<M> {
                 let bytes = transaction.encoded_bytes();
                 (transaction.timestamp().time, Message::Prepare { transaction: transaction.detached() }, bytes)
             }
-            // Whoever finishes what has hardly begun asks again.
+            // Whoever finishes what has hardly begun asks again. What nobody votes for any more is no matter of time.
             Message::Recover { transaction, .. }
                 if is_early(transaction.timestamp().time)
+                    && (transaction.timestamp().time >= self.watermark(now) || broken(Mutant::OldRecoveryDropped))
                     && self.table.get(transaction.id()).is_none_or(TransactionState::is_unjudged)
                     && !broken(Mutant::EarlyVote) =>
             {
@@ -233,4 +234,45 @@ pub(super) fn author(transaction: &Transaction) -> QuotaOwner {
 
 pub(super) fn is_author(party: Party, transaction: &Transaction) -> bool {
     matches!(party, Party::Client(client, _) if client == transaction.timestamp().client)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use machine::Outbox;
+    use store::{Memory, Options, Store};
+    use types::{Cluster, ClusterId, Placement, ReplicaId, ShardId, Timestamp};
+
+    use super::*;
+    use crate::certificate::Vote;
+    use crate::message::Unsigned;
+    use crate::replica::ReplicaOptions;
+    use crate::transaction::Write;
+
+    /// For some time after a start, everything that could be voted for waits. What nobody votes for any more does not.
+    #[test]
+    fn what_is_too_old_to_be_voted_for_is_answered_at_once() {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
+        let cluster = Arc::new(cluster.expect("the parts fit"));
+        let store = Store::open(Memory::new("admission"), Options::default()).expect("a new store opens");
+        let replica = |index| ReplicaId { shard: ShardId(0), index };
+        let (options, now) = (ReplicaOptions::default(), Time(0).after_ms(1_000_000));
+        let mut replica_0 = Replica::open(cluster.clone(), replica(0), options, store, now).expect("it is new");
+        replica_0.set_clock(now, 10_000_000_000);
+        let mut votes = |ago_ms: u64| {
+            let write = Write { key: Key::from("a"), value: None };
+            let timestamp = Timestamp::new(now.0 - ago_ms * 1_000_000, ClientId(1));
+            let transaction = Transaction::new(cluster.id(), timestamp, vec![], vec![write]).expect("it is small");
+            let (mut out, recover) = (Outbox::default(), Message::Recover { transaction, evidence: vec![] });
+            replica_0.receive(now, Party::Replica(replica(1)), recover, &mut out).expect("memory does not fail");
+            let vote = |(_, unsigned): &(Party, Unsigned)| {
+                if let Unsigned::Vote { statement, .. } = unsigned { Some(statement.vote) } else { None }
+            };
+            out.unsigned.iter().filter_map(vote).collect::<Vec<Vote>>()
+        };
+        assert_eq!(votes(options.window_ms + 1), [Vote::Abort]);
+        assert_eq!(votes(options.window_ms - 1), [], "it may still be voted for");
+    }
 }

@@ -60,6 +60,15 @@ pub(super) struct Answer {
     pub(super) versions: Vec<OldVersion>,
 }
 
+/// What the replica that asks could say itself.
+#[derive(Debug)]
+struct OwnWord {
+    /// Of each key of its shard that the transaction writes, in order: whether it has a version not older than the transaction.
+    is_newer: Vec<bool>,
+    /// It has not voted to commit the transaction, and never will.
+    never_votes_for: bool,
+}
+
 /// What the answers allow.
 #[derive(Debug, PartialEq)]
 enum Resolution {
@@ -136,12 +145,11 @@ impl OrphanQuery {
         }
     }
 
-    /// `own` says of each key of this shard whether this replica has itself a version not older than the transaction.
-    fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Resolution {
-        if self.never_commits(cluster, quorums) {
+    fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &OwnWord) -> Resolution {
+        if self.never_commits(cluster, quorums, shard, own) {
             return Resolution::Ended(Decision::Abort);
         }
-        let taken = self.newer_versions(cluster, quorums, shard, own);
+        let taken = self.newer_versions(cluster, quorums, shard, &own.is_newer);
         let needed = if broken(Mutant::OutcomeTakenFromOne) { 1 } else { quorums.weak() };
         let said = |shard: ShardId, decision: Decision| {
             self.answers.iter().filter(|(replica, answer)| replica.shard == shard && answer.end == Some(decision)).count()
@@ -160,12 +168,16 @@ impl OrphanQuery {
         self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, answer)| &answer.versions)
     }
 
-    /// So many of a shard have only older versions of one of its keys, and vote for it no more, that it never commits.
-    fn never_commits(&self, cluster: &Cluster, quorums: Quorums) -> bool {
+    /// So many of a shard have only older versions of one of its keys, and vote for it no more, that it never commits. This replica, of shard
+    /// `mine`, is one of them if that is so of it.
+    fn never_commits(&self, cluster: &Cluster, quorums: Quorums, mine: ShardId, own: &OwnWord) -> bool {
         let timestamp = self.transaction.timestamp();
         self.transaction.participants(cluster).into_iter().any(|shard| {
-            (0..written(cluster, shard, &self.transaction).count())
-                .any(|place| self.versions_of(shard).filter(|versions| versions[place].version < timestamp).count() >= quorums.release())
+            (0..written(cluster, shard, &self.transaction).count()).any(|place| {
+                let others = self.versions_of(shard).filter(|versions| versions[place].version < timestamp).count();
+                let counts_itself = shard == mine && own.never_votes_for && own.is_newer.get(place) == Some(&false);
+                others + usize::from(counts_itself) >= quorums.release()
+            })
         })
     }
 
@@ -238,7 +250,7 @@ impl<M: StorageBackend> Replica<M> {
                 out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
                 return Ok(());
             }
-            may_commit = state.decision().is_none() && (may_commit || state.is_prepared() || state.vote() == Some(Vote::Commit));
+            may_commit = state.decision().is_none() && may_have_voted_for(&self.table, state);
             if may_commit && !state.is_released() {
                 return Ok(());
             }
@@ -278,13 +290,15 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let timestamp = query.transaction.timestamp();
-        let (mut own, mut newest) = (Vec::new(), 0);
+        let (mut is_newer, mut newest) = (Vec::new(), 0);
         for key in written(&self.cluster, self.me.shard, &query.transaction) {
             let version = self.table.store.latest_timestamp_before(key, Timestamp::above_all_before(watermark))?;
-            let is_newer = version.is_some_and(|version| version >= timestamp);
             newest = newest.max(version.map_or(0, |version| version.time));
-            own.push(is_newer);
+            is_newer.push(version.is_some_and(|version| version >= timestamp));
         }
+        let never_votes_for =
+            self.table.get(id).is_some_and(|state| !may_have_voted_for(&self.table, state)) || broken(Mutant::OwnVoteForgotten);
+        let own = OwnWord { is_newer, never_votes_for };
         let resolution = query.judge(&self.cluster, self.quorums, self.me.shard, &own);
         if resolution == Resolution::NotYet {
             return Ok(());
@@ -300,7 +314,11 @@ impl<M: StorageBackend> Replica<M> {
                 self.table.raise_low_watermark(newest.saturating_add(1));
                 self.release_orphan(now, &transaction, end, taken, out);
             }
-            Resolution::Ended(decision) => self.conclude(now, &transaction, decision, None, out),
+            Resolution::Ended(decision) => {
+                // As those promise who answered.
+                self.table.raise_low_watermark(timestamp.time.saturating_add(1));
+                self.conclude(now, &transaction, decision, None, out);
+            }
         }
         Ok(())
     }
@@ -334,14 +352,53 @@ impl<M: StorageBackend> Replica<M> {
     }
 }
 
+/// Whether a replica voted to commit an undecided transaction, or is about to, or may have and has lost what it said.
+fn may_have_voted_for<M: StorageBackend>(table: &TransactionTable<M>, state: &TransactionState) -> bool {
+    let is_lost = table.lost_what_was_said_at(state.transaction.timestamp().time);
+    is_lost || state.is_prepared() || state.vote() == Some(Vote::Commit)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use machine::Outbox;
     use store::{Memory, Options, Store};
     use types::{ClientId, ClusterId, Placement};
 
     use super::*;
+    use crate::replica::ReplicaOptions;
     use crate::transaction::Write;
-    use crate::transaction_state::{Quota, QuotaOwner};
+    use crate::transaction_state::{Purpose, Quota, QuotaOwner};
+
+    /// Three of six have only older versions and vote for it no more. A fourth makes it certain that it never commits, and the one that asks
+    /// may be that.
+    #[test]
+    fn who_asks_counts_itself_unless_it_has_voted_to_commit() {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
+        let cluster = Arc::new(cluster.expect("the parts fit"));
+        let replica = |index| ReplicaId { shard: ShardId(0), index };
+        for (vote, decision) in [(Vote::Abort, Some(Decision::Abort)), (Vote::Commit, None)] {
+            let store = Store::open(Memory::new("orphan"), Options::default()).expect("a new store opens");
+            let (options, begun) = (ReplicaOptions::default(), Time(0).after_ms(1_000_000));
+            let mut asking = Replica::open(cluster.clone(), replica(0), options, store, begun).expect("it is new");
+            let write = Write { key: Key::from("a"), value: None };
+            let orphan = Transaction::new(cluster.id(), Timestamp::new(begun.0, ClientId(1)), vec![], vec![write]).expect("it is small");
+            let (id, mut out) = (orphan.id(), Outbox::default());
+            asking.enter(begun, Party::Replica(replica(1)), Purpose::Finish, &orphan);
+            asking.cast(id, vote, None, None, &mut out);
+            let now = begun.after_ms(options.window_ms + 1);
+            asking.query_status(now, id, &mut out);
+            for index in 1..=3 {
+                assert_eq!(asking.table.get(id).and_then(TransactionState::decision), None, "{index}");
+                let versions = vec![OldVersion { version: Timestamp::ZERO, value: None }];
+                let answered = asking.on_status_reply(now, Party::Replica(replica(index)), id, Answer { end: None, versions }, &mut out);
+                answered.expect("memory does not fail");
+            }
+            assert_eq!(asking.table.get(id).and_then(TransactionState::decision), decision, "{vote:?}");
+        }
+    }
 
     /// More orphans than are asked about at once, none of which can be resolved: the others come next.
     #[test]
