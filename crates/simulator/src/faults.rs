@@ -334,10 +334,11 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Bits that have flipped since all is quiet, and that their replicas have not noticed and named.
+    /// Bits that have flipped since all is quiet, and that their replicas have not noticed and named though they go by them.
     fn unnoticed(&self) -> Vec<String> {
         let noticed = |at: usize| self.replicas[at].node.as_ref().map_or(0, |node| S::noticed(node.machine()));
-        let unnoticed = self.unnoticed.iter().filter(|(at, (before, _))| noticed(**at) <= *before);
+        let goes_by = |at: usize, what: &str| self.replicas[at].node.as_ref().is_none_or(|node| S::goes_by(node.machine(), what));
+        let unnoticed = self.unnoticed.iter().filter(|(at, (before, what))| noticed(**at) <= *before && goes_by(**at, what));
         unnoticed.map(|(at, (_, what))| format!("{} has not noticed a bit that flipped in {what}", self.replicas[*at].id)).collect()
     }
 

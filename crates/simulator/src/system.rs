@@ -169,6 +169,12 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
         None
     }
 
+    /// Whether a replica still goes by the value in which a bit flipped, as [`System::flip_at_rest`] named it: a newer one that it lacked
+    /// then may have come since.
+    fn goes_by(_replica: &Self::Replica, _what: &str) -> bool {
+        true
+    }
+
     /// How often a replica's process has named a part of its own state that was wrong.
     fn noticed(_replica: &Self::Replica) -> u64 {
         0

@@ -351,6 +351,12 @@ impl System for Basil {
         node.flip_bit_at_rest(key, bit).ok()?.then(|| format!("{key} of {}", version.timestamp))
     }
 
+    fn goes_by(node: &Node<Memory>, what: &str) -> bool {
+        let Ok(versions) = node.replica().versions(Timestamp::new(u64::MAX, ClientId(u64::MAX))) else { return true };
+        let flipped_at = |key: &Key| what.strip_prefix(&format!("{key} of "))?.split('@').next()?.parse::<u64>().ok();
+        !versions.iter().any(|(key, version)| flipped_at(key).is_some_and(|time| version.timestamp.time > time))
+    }
+
     fn noticed(node: &Node<Memory>) -> u64 {
         node.replica().divergences().noticed()
     }
