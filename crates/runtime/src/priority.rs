@@ -246,7 +246,7 @@ struct Watched {
     recent_commits: u64,
     /// Whether it took anything in the last interval.
     is_active: bool,
-    /// How many times in a row it has taken too much.
+    /// How many times in a row it has taken too much; one fewer for each look at which commits excused it.
     looks: u32,
     low: Option<Low>,
 }
