@@ -77,8 +77,9 @@ impl Changing {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_slept_takes_over_all_configurations_in_order_and_a_revoked_client_is_cut_off_everywhere() {
     let zero = Changing::start(0, BTreeMap::new(), chain()).await;
-    let revoked = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), zero.server.address(), Limits::default());
-    revoked.connected().await;
+    let mut revoked = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), zero.server.address(), Limits::default());
+    // Once it is answered the connection is open at both ends, and only its owner's removal may close it.
+    revoked.asks_and_is_answered(6).await;
     let mut stays = Client::start(zero.server.address());
     let mut ahead = chain();
     for _ in 0..9 {
