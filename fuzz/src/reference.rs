@@ -25,6 +25,7 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::ClockQuery { .. }
         | Message::ClockReply { .. }
         | Message::ClockProposal { .. }
+        | Message::JournalKnown { .. }
         | Message::Refused { .. }
         | Message::StatusQuery { .. }
         | Message::StatusReply { .. }

@@ -295,6 +295,7 @@ mod tests {
     use types::{ClientId, ClusterId, KeyRange};
 
     use super::*;
+    use crate::testing::one_shard;
 
     const OTHER: TransactionId = TransactionId([7; 32]);
     const BOUNDS: Bounds = Bounds { newest: 1_000, oldest: 10, write_floor: 0 };
@@ -401,8 +402,7 @@ mod tests {
 
     #[test]
     fn a_write_into_a_range_proves_no_conflict_but_is_worth_finishing() {
-        let keys = (0..6).map(|index| [index; 32]).collect();
-        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, types::Placement::Hash, vec![keys], vec![]).expect("the parts fit");
+        let cluster = one_shard();
         let range = KeyRange::new(Key::from("a"), Key::from("c")).expect("it has keys");
         let reader = Transaction::with_ranges(cluster.id(), at(50), vec![read("b", 20, None)], vec![range], vec![]).expect("it is small");
         let judged = |time, key| {

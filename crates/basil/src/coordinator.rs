@@ -182,7 +182,7 @@ impl Coordinator {
         clocks.asked(now);
         self.timers.set(Timer::Clocks, clocks.due());
         for replica in self.cluster.replicas() {
-            out.send(Party::Replica(replica), Message::ClockQuery { asked_at: now.0 });
+            out.send(Party::Replica(replica), Message::ClockQuery { asked_at: now.0, journal: None });
         }
     }
 
@@ -755,6 +755,7 @@ impl Machine for Coordinator {
                     | Message::Scan { .. }
                     | Message::ClockProposal { .. }
                     | Message::ClockQuery { .. }
+                    | Message::JournalKnown { .. }
                     | Message::Prepare { .. }
                     | Message::Recover { .. }
                     | Message::Log { .. }

@@ -56,6 +56,8 @@ mod replica_clocks;
 mod round_trip;
 pub mod session;
 pub mod tally;
+#[cfg(test)]
+mod testing;
 mod timestamp_index;
 mod tombstones;
 pub mod transaction;

@@ -24,7 +24,7 @@ use crate::certificate::{
 use crate::recovery::{Elector, SignedDecide, SignedElect, decision_claims, decode_electors, encode_electors};
 use crate::transaction::Transaction;
 
-pub use self::catching_up::{CommitDigest, PageQuery, PageVersion, Place};
+pub use self::catching_up::{CommitDigest, JournalEnd, PageQuery, PageVersion, Place};
 pub use self::deciding::{ClientLimit, Conflict, Justified, Refusal, Subject, Unsigned};
 pub use self::orphans::{KeyVersion, OldVersion};
 pub use self::reading::{PendingWrite, ReadResult, ScanRow};
@@ -90,10 +90,17 @@ pub enum Message {
     },
 
     // Clocks.
-    /// Client to replica, now and then: what time is it?
+    /// Client or replica to replica, now and then: what time is it?
     ClockQuery {
-        /// What the client's own clock shows; the reply repeats it.
+        /// What the asker's own clock shows; the reply repeats it.
         asked_at: u64,
+        /// How far the journal of a replica has come that asks another of its shard (`older_copy.rs`).
+        journal: Option<JournalEnd>,
+    },
+    /// Replica to another of its shard that told of less: how far the other's journal had come before.
+    JournalKnown {
+        /// The furthest that it was told of.
+        known: JournalEnd,
     },
     /// Replica to client. Not signed: nobody else needs it (`replica_clocks.rs`).
     ClockReply {
@@ -288,6 +295,7 @@ impl Message {
             | Self::Scan { .. }
             | Self::ClockQuery { .. }
             | Self::ClockProposal { .. }
+            | Self::JournalKnown { .. }
             | Self::Prepare { .. }
             | Self::Recover { .. }
             | Self::Log { .. }
@@ -359,6 +367,7 @@ impl SignatureClaims for Message {
             | Self::ClockQuery { .. }
             | Self::ClockReply { .. }
             | Self::ClockProposal { .. }
+            | Self::JournalKnown { .. }
             | Self::Prepare { .. }
             | Self::ReadReply { .. }
             | Self::Refused { .. }
@@ -515,9 +524,10 @@ impl Compress for Message {
                 out.push(16);
                 id.encode(out);
             }
-            Self::ClockQuery { asked_at } => {
+            Self::ClockQuery { asked_at, journal } => {
                 out.push(17);
                 asked_at.encode(out);
+                journal.encode(out);
             }
             Self::ClockReply { asked_at, clock } => {
                 out.push(18);
@@ -528,6 +538,10 @@ impl Compress for Message {
                 out.push(19);
                 asked_at.encode(out);
                 clock.encode(out);
+            }
+            Self::JournalKnown { known } => {
+                out.push(32);
+                known.encode(out);
             }
             Self::CommitsQuery { first, digests } => {
                 out.push(20);
@@ -639,7 +653,7 @@ impl Compress for Message {
                 versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)?,
             },
             16 => Self::CommitNotice { id: TransactionId::decode(reader)? },
-            17 => Self::ClockQuery { asked_at: u64::decode(reader)? },
+            17 => Self::ClockQuery { asked_at: u64::decode(reader)?, journal: Option::decode(reader)? },
             18 => Self::ClockReply { asked_at: u64::decode(reader)?, clock: u64::decode(reader)? },
             19 => Self::ClockProposal { asked_at: u64::decode(reader)?, clock: u64::decode(reader)? },
             20 => Self::CommitsQuery { first: u64::decode(reader)?, digests: reader.sequence("stretches of time", COMMIT_SLOTS_MAX)? },
@@ -673,6 +687,7 @@ impl Compress for Message {
                 transactions: reader.sequence("prepared transactions", TRANSACTIONS_MAX)?,
                 is_last: bool::decode(reader)?,
             },
+            32 => Self::JournalKnown { known: JournalEnd::decode(reader)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

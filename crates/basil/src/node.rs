@@ -115,11 +115,19 @@ impl<M: StorageBackend> Node<M> {
         let Some(Peers { others, clocks }) = &mut self.peers else { return Some((now, input)) };
         let mut is_asking = false;
         match &input {
-            Input::Message { from: from @ Party::Replica(_), message } if let Message::ClockQuery { asked_at } = **message => {
+            Input::Message { from: from @ Party::Replica(_), message } if let Message::ClockQuery { asked_at, journal } = **message => {
                 let clock = clocks.read(now).0.max(self.replica.clock_floor());
                 let is_set = clocks.is_set();
+                // Ahead of the time, without which the other does nothing.
+                if let Some(known) = journal.and_then(|end| self.replica.on_journal_end(now, clock, *from, end)) {
+                    outbox.send(*from, Message::JournalKnown { known });
+                }
                 outbox
                     .send(*from, if is_set { Message::ClockReply { asked_at, clock } } else { Message::ClockProposal { asked_at, clock } });
+                return None;
+            }
+            Input::Message { from: from @ Party::Replica(_), message } if let Message::JournalKnown { known } = **message => {
+                self.replica.on_journal_known(now, *from, known);
                 return None;
             }
             Input::Message { from: Party::Replica(from), message } if let Message::ClockReply { asked_at, clock } = **message => {
@@ -132,8 +140,10 @@ impl<M: StorageBackend> Node<M> {
                 is_asking = true;
                 clocks.adjust(now);
                 clocks.asked(now);
+                let (own, journal) = (self.replica.id().shard, self.replica.journal_end());
                 for other in others {
-                    outbox.send(Party::Replica(*other), Message::ClockQuery { asked_at: now.0 });
+                    let journal = journal.filter(|_| other.shard == own);
+                    outbox.send(Party::Replica(*other), Message::ClockQuery { asked_at: now.0, journal });
                 }
             }
             _ => {}

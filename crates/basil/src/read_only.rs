@@ -116,9 +116,10 @@ impl ReadValidation {
 #[cfg(test)]
 mod tests {
     use crate::transaction::{Read, Write};
-    use types::{ClientId, ClusterId, Placement, TransactionId, Value};
+    use types::{ClientId, TransactionId, Value};
 
     use super::*;
+    use crate::testing::one_shard;
     use crate::{Buffer, ReadFound};
 
     fn validated_by(count: u16) -> Voters {
@@ -130,8 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_only_prepared_is_not_settled() {
-        let keys = (0..6).map(|index| [index; 32]).collect();
-        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]).expect("the parts fit");
+        let cluster = one_shard();
         let (at, reader) = (Timestamp::new(5, ClientId(1)), Timestamp::new(9, ClientId(2)));
         let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
         let writer = Transaction::new(cluster.id(), at, vec![], vec![write]).expect("it is small");

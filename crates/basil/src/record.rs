@@ -5,8 +5,8 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::TRANSACTION_WRITES_MAX;
 use types::{Key, TransactionId};
 
-use crate::certificate::{Decision, Vote};
-use crate::message::KeyVersion;
+use crate::certificate::{Decision, VOTERS_MAX, Vote};
+use crate::message::{JournalEnd, KeyVersion};
 use crate::tombstones::Tombstone;
 
 /// Format version of a record, its first byte.
@@ -40,9 +40,31 @@ pub(crate) enum Record {
     /// It lost its disk, and has forgotten what it said up to this time, in nanoseconds; 0 until that is known. Whether it is being rebuilt
     /// still ([`crate::rebuild`]).
     DiskLost { up_to: u64, is_rebuilding: bool },
+    /// How far others of its shard have told that their journals have come (`older_copy.rs`).
+    PeerJournals { journals: Vec<PeerJournal> },
     /// The tombstones it keeps ([`crate::tombstones`]), their ids hashed with this number. Whatever else it has forgotten is from before
     /// this time, in nanoseconds, or in the journal.
     Tombstones { salt: u64, complete_from: u64, tombstones: Vec<Tombstone> },
+}
+
+/// How far the journal of the replica in this place of the shard has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerJournal {
+    pub index: u16,
+    pub end: JournalEnd,
+}
+
+impl Encode for PeerJournal {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.index.encode(out);
+        self.end.encode(out);
+    }
+}
+
+impl Decode for PeerJournal {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { index: u16::decode(reader)?, end: JournalEnd::decode(reader)? })
+    }
 }
 
 /// The most forgotten transactions in one record.
@@ -105,6 +127,10 @@ impl Encode for Record {
                 up_to.encode(out);
                 is_rebuilding.encode(out);
             }
+            Self::PeerJournals { journals } => {
+                out.push(13);
+                encode_sequence(journals, out);
+            }
             Self::Tombstones { salt, complete_from, tombstones } => {
                 out.push(9);
                 salt.encode(out);
@@ -154,6 +180,7 @@ impl Decode for Record {
             10 => Ok(Self::VersionTakenOver { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
             11 => Ok(Self::DiskLost { up_to: u64::decode(reader)?, is_rebuilding: bool::decode(reader)? }),
             12 => Ok(Self::VersionMended { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
+            13 => Ok(Self::PeerJournals { journals: reader.sequence("journals of others", VOTERS_MAX)? }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }
@@ -176,7 +203,9 @@ mod tests {
             other => other,
         };
         let lost = |up_to, is_rebuilding| Record::DiskLost { up_to, is_rebuilding };
-        for record in [taken(Some("1")), taken(Some("")), taken(None), mended(), lost(0, true), lost(u64::MAX, false)] {
+        let end = JournalEnd { lost_up_to: 7, batches: u64::MAX };
+        let journals = Record::PeerJournals { journals: vec![PeerJournal { index: 3, end }] };
+        for record in [taken(Some("1")), taken(Some("")), taken(None), mended(), lost(0, true), lost(u64::MAX, false), journals] {
             let mut bytes = Vec::new();
             record.encode(&mut bytes);
             let whole = bytes::Bytes::from(bytes);

@@ -5,7 +5,7 @@
 //! `transaction_table.rs`. The folder has the rest: `reads` (§4.1) and `scans`; `recovery` and `stall_detector` (§5); `admission`, which
 //! limits what is taken in and shown, `client_limits` and `held_off`; and what a finite memory and journal require: `housekeeping`, `restart`,
 //! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by
-//! [`catch_up`], and whoever lost its disk comes back by [`rebuild`].
+//! [`catch_up`], whoever lost its disk comes back by [`rebuild`], and whoever was put back to an older copy of it stops (`older_copy`).
 
 mod abandonment_limiter;
 mod admission;
@@ -15,6 +15,7 @@ mod early_requests;
 mod held_off;
 mod housekeeping;
 mod interface;
+mod older_copy;
 pub mod orphan_resolution;
 mod reads;
 pub mod rebuild;
@@ -41,6 +42,7 @@ use self::client_limits::ReadLimiter;
 use self::early_requests::EarlyRequests;
 use self::held_off::HeldOff;
 use self::housekeeping::Sweep;
+use self::older_copy::OlderCopy;
 use self::orphan_resolution::{Answer, StatusQueries};
 use self::rebuild::Rebuild;
 use self::stall_detector::StallTimers;
@@ -87,6 +89,8 @@ pub struct Replica<M: StorageBackend> {
     divergences: Divergences,
     /// What others have shown since this replica lost its disk.
     rebuild: Rebuild,
+    /// Who knows that its data are an older copy.
+    older_copy: OlderCopy,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
     failed: bool,
@@ -198,7 +202,7 @@ impl<M: StorageBackend> Replica<M> {
             Message::Scan { request, timestamp, range, limit } => {
                 self.on_scan(now, since, from, (request, timestamp), (&range, limit), out)
             }
-            Message::ClockQuery { asked_at } => {
+            Message::ClockQuery { asked_at, journal: _ } => {
                 out.send(from, Message::ClockReply { asked_at, clock: self.table.clock(now) });
                 Ok(())
             }
@@ -261,13 +265,13 @@ impl<M: StorageBackend> Replica<M> {
                 Ok(())
             }
             Message::PreparedReply { up_to, after, transactions, is_last } => {
-                self.on_prepared_reply(now, from, (up_to, after), &transactions, is_last, out);
-                Ok(())
+                self.on_prepared_reply(now, from, (up_to, after), &transactions, is_last, out)
             }
             // Replies; the coordinator beside this machine hears those, or the clock.
             Message::ReadReply { .. }
             | Message::ScanReply { .. }
             | Message::ClockProposal { .. }
+            | Message::JournalKnown { .. }
             | Message::ClockReply { .. }
             | Message::Voted { .. }
             | Message::Logged { .. }

@@ -17,10 +17,10 @@ use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, 
 
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::AbortReason;
-use crate::message::{ClientLimit, CommitDigest, KeyVersion, Place};
+use crate::message::{ClientLimit, CommitDigest, JournalEnd, KeyVersion, Place};
 use crate::range_timestamps::RangeTimestamps;
 use crate::read_timestamps::ReadTimestamps;
-use crate::record::Record;
+use crate::record::{PeerJournal, Record};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstones};
 use crate::transaction_state::{Conclusion, CountedAs, Phase, Purpose, Quota, TransactionState};
@@ -93,6 +93,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// What this replica said up to this time, in nanoseconds, was on a disk that it lost ([`crate::rebuild`]); 0 if it lost none. Whether it
     /// is being rebuilt still.
     disk_lost: Option<(u64, bool)>,
+    /// How far others of the shard have told that their journals have come, by their places there.
+    pub peer_journals: BTreeMap<u16, JournalEnd>,
     /// Nobody reads at or above this before a higher one is logged, in nanoseconds. After a crash it is the write floor.
     read_ceiling: u64,
     /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
@@ -175,6 +177,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             voted_up_to: 0,
             low_watermark: 0,
             disk_lost: None,
+            peer_journals: BTreeMap::new(),
             read_ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeMap::new(),
@@ -316,6 +319,16 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         if let Some((up_to, is_rebuilding)) = self.disk_lost {
             self.set_disk_lost(up_to, is_rebuilding);
+        }
+        self.log_peer_journals();
+    }
+
+    /// Logs how far others have told that their journals have come.
+    pub fn log_peer_journals(&mut self) {
+        let journals: Vec<PeerJournal> = self.peer_journals.iter().map(|(index, end)| PeerJournal { index: *index, end: *end }).collect();
+        if !journals.is_empty() && !broken(Mutant::PeerJournalsUnlogged) {
+            let record = Record::PeerJournals { journals };
+            self.store.append_with(|bytes| record.encode(bytes));
         }
     }
 
@@ -825,12 +838,13 @@ mod tests {
     use crate::transaction::{Read, Write};
     use crate::transaction_state::QuotaOwner;
     use store::{Memory, Options};
+    use types::Value;
     use types::limits::RANGE_DELETED_MAX;
-    use types::{ClusterId, Placement, Value};
 
     use super::knowledge::{READERS_EACH_MAX, READERS_MAX};
     use super::*;
     use crate::check::{Dependency, Knowledge as _, ReaderPast, Unread};
+    use crate::testing::one_shard;
 
     const AUTHOR: ClientId = ClientId(1);
 
@@ -840,11 +854,8 @@ mod tests {
 
     /// Transactions at 0 to 99, of which every seventh is undecided, and one that came late.
     fn table() -> TransactionTable<Memory> {
-        let keys = (0..6).map(|index| [index; 32]).collect();
-        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
-        let cluster = Arc::new(cluster.expect("the parts fit"));
         let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
-        let mut table = TransactionTable::new(cluster, ShardId(0), store, 7, 16);
+        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
         assert!(table.store.replay().expect("it is new").is_none());
         (0..100).for_each(|time| enter(&mut table, time, time % 7 != 0));
         table
@@ -889,7 +900,7 @@ mod tests {
     #[test]
     fn what_is_without_its_values_can_be_taken_out_of_its_frame() {
         let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
-        let transaction = Transaction::new(ClusterId::new([1; 16]), at(1), vec![], vec![write]).expect("it is small").without_values();
+        let transaction = Transaction::new(one_shard().id(), at(1), vec![], vec![write]).expect("it is small").without_values();
         assert_eq!(transaction.detached().writes(), [Write { key: Key::from("a"), value: None }]);
     }
 

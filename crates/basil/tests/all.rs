@@ -3,6 +3,7 @@
 mod connections;
 mod evidence;
 mod harness;
+mod older_copy;
 mod proofs;
 mod rebuild;
 mod reconfiguration;

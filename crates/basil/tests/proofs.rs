@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
 use basil::message::{
-    Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, Place, ReadResult, ScanRow, Subject,
+    Conflict, JournalEnd, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, Place, ReadResult, ScanRow, Subject,
 };
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
@@ -205,7 +205,9 @@ impl Desk {
             Message::Scan { request: 5, timestamp: transaction.timestamp(), range: range("", "b"), limit: 3 },
             Message::ScanReply { request: 5, clock: 6, rows, end: Key::from("b"), prepared: vec![other.clone()], is_promised: true },
             Message::Prepare { transaction: scanner },
-            Message::ClockQuery { asked_at: 7 },
+            Message::ClockQuery { asked_at: 7, journal: None },
+            Message::ClockQuery { asked_at: 7, journal: Some(JournalEnd { lost_up_to: 8, batches: 9 }) },
+            Message::JournalKnown { known: JournalEnd { lost_up_to: 1, batches: u64::MAX } },
             Message::ClockReply { asked_at: 7, clock: 8 },
             Message::ClockProposal { asked_at: 7, clock: 8 },
             Message::ReadReply { request: 5, clock: 6, results, prepared: vec![other.clone()], is_promised: true },

@@ -63,7 +63,11 @@ type To<T> = Vec<(Party, T)>;
 
 impl Lost {
     fn new() -> Self {
-        let (members, medium) = (members(1), Memory::new("lost"));
+        Self::of(members(1))
+    }
+
+    fn of(members: Members) -> Self {
+        let medium = Memory::new("lost");
         rebuild::mark(&mut Store::open(medium.clone(), Options::default()).expect("it is empty")).expect("memory does not fail");
         let replica = open(&members, &medium, BEGAN_MS);
         Self { members, medium, replica, now_ms: BEGAN_MS, others: (1..6).map(|index| (index, Other::default())).collect() }
@@ -276,4 +280,74 @@ fn what_is_prepared_is_shown_once_nothing_comes_to_it_any_more() {
     let late = transaction(&whole.members, BEGAN_MS - 1, &[], "b");
     let (said, votes) = whole.hear(AUTHOR, Message::Prepare { transaction: late });
     assert!(votes.is_empty() && matches!(said.as_slice(), [Message::Refused { refusal: Refusal::TooOld, .. }]), "{said:?}");
+}
+
+/// Each key's newest version.
+fn held(lost: &mut Lost) -> Vec<(Key, Timestamp)> {
+    let versions = lost.replica.versions(Timestamp::new(u64::MAX, ClientId(u64::MAX))).expect("memory does not fail");
+    versions.iter().map(|(key, version)| (key.clone(), version.timestamp)).collect()
+}
+
+#[test]
+fn what_it_knows_to_have_committed_is_not_lost_with_the_row_though_nobody_else_knows() {
+    // Of a transaction of two shards, some tell the others that it has committed.
+    let mut lost = Lost::of(members(2));
+    assert!(lost.run(60_000));
+    let write = |key: &str| Write { key: Key::from(key), value: Some(Value::from("1")) };
+    let committed = Transaction::new(lost.members.cluster.id(), at(lost.now_ms), vec![], vec![write("a"), write("z")]);
+    let committed = committed.expect("small enough");
+    assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: committed.clone() }).1, [Vote::Commit]);
+    let others: Vec<ReplicaId> = lost.members.cluster.replicas().filter(|other| *other != ME).collect();
+    for other in others {
+        lost.hear(Party::Replica(other), Message::CommitNotice { id: committed.id() });
+    }
+    let all = held(&mut lost);
+    assert_eq!(all, [(Key::from("a"), committed.timestamp())]);
+    for _ in 0..100 {
+        lost.now_ms += 1_000;
+        lost.step(None);
+    }
+    // It has forgotten the transaction but for its end, and loses the row; others hold it prepared all this time.
+    assert_eq!(lost.replica.load(), (0, 0));
+    lost.medium.lose_row(&Key::from("a"));
+    (1..5).for_each(|index| lost.other(index).prepared = vec![committed.clone()]);
+    lost.crash(lost.now_ms + 10);
+    lost.step(None);
+    assert!(lost.replica.is_rebuilding() && held(&mut lost).is_empty());
+    assert!(lost.run(60_000));
+    assert_eq!(held(&mut lost), all);
+}
+
+#[test]
+fn a_replica_that_gave_up_rows_is_silent_until_it_has_made_up_for_them() {
+    let mut lost = Lost::new();
+    // Three keys are in the base table, in the order of time, and nothing else was ever there.
+    let versions = [("a", 10_000), ("b", 20_000), ("c", 30_000)];
+    (1..6).for_each(|index| lost.other(index).versions = versions.to_vec());
+    assert!(lost.run(60_000));
+    let all = held(&mut lost);
+    for _ in 0..100 {
+        lost.now_ms += 1_000;
+        lost.step(None);
+    }
+    assert_eq!(lost.medium.rows().len(), versions.len());
+    let voted = transaction(&lost.members, lost.now_ms, &[], "d");
+    assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: voted.clone() }).1, [Vote::Commit]);
+    // One cannot be read any more, and is given up.
+    lost.medium.lose_row(&Key::from("b"));
+    lost.crash(lost.now_ms + 10);
+    let began_ms = lost.now_ms;
+    lost.step(None);
+    assert!(lost.replica.is_rebuilding() && !held(&mut lost).contains(&all[1]));
+    for (from, message) in asked(&voted).into_iter().chain(asked(&transaction(&lost.members, began_ms, &["b"], "e"))) {
+        assert_eq!(lost.hear(from, message), (vec![], vec![]), "it would not object to what read past the row");
+    }
+    // Nor after a crash; then it has it again, and what it held is in the way of others as before.
+    lost.crash(lost.now_ms + 10);
+    assert!(lost.replica.is_rebuilding() && lost.run(60_000) && lost.now_ms >= began_ms + WINDOW_MS);
+    assert_eq!(held(&mut lost), all);
+    let late = transaction(&lost.members, lost.now_ms, &["d"], "f");
+    assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: late }).1, [Vote::Abort]);
+    lost.crash(lost.now_ms + 10);
+    assert!(!lost.replica.is_rebuilding());
 }

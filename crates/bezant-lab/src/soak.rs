@@ -48,8 +48,9 @@ use timeline::Second;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long a run may last, in minutes: the load is one run of `bench`, which ends after a day.
 const MINUTES: std::ops::RangeInclusive<f64> = 0.05..=1_380.0;
-/// How long the peak is measured, in seconds.
-const PEAK_SECONDS: f64 = 10.0;
+/// How long the peak is measured, in seconds, and how long the cluster does as much as it can before: what it does in its first seconds it does not keep up.
+const PEAK_SECONDS: f64 = 20.0;
+const PEAK_AFTER_SECONDS: f64 = 100.0;
 /// Of the peak, so much is asked for.
 const PART_OF_PEAK: f64 = 0.5;
 /// How long one run of the bank is, in seconds; a shorter soak has shorter ones.
@@ -232,17 +233,6 @@ fn soak(args: &SoakArgs, program: &Path, stop: Arc<AtomicBool>) -> Result<Done, 
     let settings =
         ["--window-ms", &args.window_ms.to_string(), "--time-bound-ms", &args.time_bound_ms.to_string()].map(str::to_owned).to_vec();
     let cluster = Cluster::start(program, folder, settings, Arc::clone(&stop))?;
-    let (peak, rate) = match args.rate {
-        Some(rate) => (None, rate),
-        None => {
-            eprintln!("measuring the peak");
-            let peak = load::measure_peak(&cluster, args.keys, PEAK_SECONDS)?;
-            (Some(peak), (peak * PART_OF_PEAK).max(1.0))
-        }
-    };
-    if peak.is_none() {
-        load::fill(&cluster, args.keys)?;
-    }
     let shared = Shared {
         cluster,
         window_ms: args.window_ms,
@@ -257,6 +247,13 @@ fn soak(args: &SoakArgs, program: &Path, stop: Arc<AtomicBool>) -> Result<Done, 
         counts: Mutex::new(BTreeMap::new()),
         violations: Mutex::new(Vec::new()),
         changing: Mutex::new(()),
+    };
+    let (peak, rate) = match args.rate {
+        Some(rate) => load::fill(&shared.cluster, args.keys).map(|()| (None, rate))?,
+        None => {
+            let peak = measure_peak(args, &shared)?;
+            (Some(peak), (peak * PART_OF_PEAK).max(1.0))
+        }
     };
     shared.say(&format!(
         "{rate:.0} transactions a second are asked for{}",
@@ -281,14 +278,35 @@ fn soak(args: &SoakArgs, program: &Path, stop: Arc<AtomicBool>) -> Result<Done, 
     }
 }
 
+/// How many transactions a second the cluster can do, with the bank and its liars beside, as they will be.
+fn measure_peak(args: &SoakArgs, shared: &Shared) -> Result<f64, Failure> {
+    eprintln!("measuring the peak");
+    let after = if args.rounds.is_some() { PEAK_AFTER_SECONDS } else { PEAK_AFTER_SECONDS.min(quarter(args)) };
+    let is_measured = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let bank = scope.spawn(|| load::run_bank(shared, bank_seconds(args), || shared.is_over() || is_measured.load(Ordering::Relaxed)));
+        let peak = load::measure_peak(&shared.cluster, args.keys, after, PEAK_SECONDS);
+        is_measured.store(true, Ordering::Relaxed);
+        joined(bank).and(peak)
+    })
+}
+
+/// A quarter of the run, in seconds.
+fn quarter(args: &SoakArgs) -> f64 {
+    args.minutes * 60.0 / 4.0
+}
+
+fn bank_seconds(args: &SoakArgs) -> f64 {
+    BANK_SECONDS.min(quarter(args).max(2.0))
+}
+
 /// Everything from the first transaction to the last check. Gives how many transfers were acknowledged.
 fn live(args: &SoakArgs, shared: &Shared, rate: f64) -> Result<u64, Failure> {
     let (load_file, timeline_file) = (shared.cluster.path("load.jsonl"), args.folder.join("timeline.jsonl"));
     let mut steady = Steady::start(&shared.cluster, args.keys, rate, &load_file)?;
-    let bank_seconds = BANK_SECONDS.min((args.minutes * 60.0 / 4.0).max(2.0));
     let verified = thread::scope(|scope| {
         let timeline = scope.spawn(|| timeline::run(shared, Path::new(&load_file), &timeline_file));
-        let bank = scope.spawn(|| load::run_bank(shared, bank_seconds));
+        let bank = scope.spawn(|| load::run_bank(shared, bank_seconds(args), || shared.is_over()));
         let others = match args.rounds {
             Some(rounds) => vec![scope.spawn(move || {
                 let done = faults::run_rounds(shared, rounds, args.away_seconds, args.seed);

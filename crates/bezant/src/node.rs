@@ -18,6 +18,7 @@ use monitoring::server::{self, Site};
 use runtime::{
     ChangeOptions, Identity, Limits, LogLimit, LowPriority, Metrics, Newest, Node, NodeError, NodeHandle, NodeOptions, RunOn, Wire,
 };
+use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use types::{Cluster, Party, ReplicaId};
@@ -33,7 +34,7 @@ use engine::{Instruction, Liar, Misbehavior, Replica};
 use has_run::HasRun;
 pub use latest::FLIP_PATH;
 use latest::Latest;
-pub use wiring::{changes_while_running, check_data, create_marked_data};
+pub use wiring::{changes_while_running, check_data, create_marked_data, makes_up_for_rows};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;
@@ -152,7 +153,16 @@ impl Running {
             }
         };
         tracing::error!(replica = %self.replica, %error, "this replica has stopped");
-        Failure::failed(error.to_string()).at(self.replica).help("mend the cause, then start it again; nothing acknowledged is lost")
+        let found = if let NodeError::Persist(error) = &error { error.downcast_ref() } else { None };
+        match found {
+            // These say themselves what to do.
+            Some(found @ (StoreError::RowsDamaged { .. } | StoreError::OlderCopy { .. })) => {
+                Failure::failed(found.to_string()).at(self.replica).help("nothing acknowledged is lost: the others have it")
+            }
+            _ => Failure::failed(error.to_string())
+                .at(self.replica)
+                .help("mend the cause, then start it again; nothing acknowledged is lost"),
+        }
     }
 
     /// Stops gracefully.

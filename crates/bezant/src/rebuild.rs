@@ -2,17 +2,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use config::NodeConfig;
 use monitoring::http_client;
 use serde_json::Value;
-use store::StoreError;
+use store::{Disk, StoreError};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::init;
 use crate::node;
 use crate::status;
+
+/// How often a replica that starts asks whether enough others serve, and how long it waits in between.
+const ASKED_AT_START: usize = 10;
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Lets a replica whose data are lost or damaged begin anew
 ///
@@ -36,7 +41,7 @@ pub async fn run(args: &RebuildArgs) -> Result<Done, Failure> {
     let is_forced = args.force;
     let begun = tokio::task::spawn_blocking(move || {
         match node::check_data(&config) {
-            Ok(()) | Err(StoreError::Io { .. } | StoreError::Closed(_)) if is_forced => {}
+            Ok(()) | Err(StoreError::Io { .. } | StoreError::RowsDamaged { .. } | StoreError::Closed(_)) if is_forced => {}
             found => refuse_sound(&config, found)?,
         }
         begin_anew(&config)
@@ -53,17 +58,7 @@ pub async fn run(args: &RebuildArgs) -> Result<Done, Failure> {
 /// No more than `f` of a shard may be rebuilt at a time. Who cannot be asked is only warned of: it may be there for all others.
 async fn refuse_too_many(config: &NodeConfig) -> Result<(), Failure> {
     let faults = config.topology.cluster.faults();
-    let (mut rebuilding, mut down) = (Vec::new(), Vec::new());
-    let others = config.topology.endpoints.iter().filter(|(other, _)| other.shard == config.replica.shard && **other != config.replica);
-    for (other, endpoint) in others {
-        let answer = http_client::get(&endpoint.http, "/status").await;
-        let status: Value = answer.ok().and_then(|body| serde_json::from_str(&body).ok()).unwrap_or_default();
-        if !status::is_from(&status, config.topology.cluster.id(), *other) {
-            down.push(other.to_string());
-        } else if status::is_rebuilding(&status) {
-            rebuilding.push(other.to_string());
-        }
-    }
+    let Others { rebuilding, down } = Others::ask(config).await;
     if rebuilding.len() >= faults {
         return Err(Failure::wrong(format!(
             "{} is being rebuilt, and no more than {faults} of a shard may be at a time",
@@ -74,7 +69,7 @@ async fn refuse_too_many(config: &NodeConfig) -> Result<(), Failure> {
     }
     if rebuilding.len() + down.len() >= faults && !down.is_empty() {
         eprintln!(
-            "warning: {} cannot be asked; no more than {faults} of a shard may be rebuilt, or have lost their data, at a time, and {} must answer",
+            "warning: {} cannot be asked, or does not serve; no more than {faults} of a shard may be rebuilt, or have lost their data, at a time, and {} must answer",
             down.join(", "),
             (config.topology.engine.quorum)(faults) - 1
         );
@@ -82,14 +77,70 @@ async fn refuse_too_many(config: &NodeConfig) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Who of the others of the shard does not serve.
+struct Others {
+    rebuilding: Vec<String>,
+    down: Vec<String>,
+}
+
+impl Others {
+    async fn ask(config: &NodeConfig) -> Self {
+        let mut asked = Self { rebuilding: Vec::new(), down: Vec::new() };
+        let others = config.topology.endpoints.iter().filter(|(other, _)| other.shard == config.replica.shard && **other != config.replica);
+        let ask = |(other, http): (_, String)| (other, tokio::spawn(async move { http_client::get(&http, "/status").await }));
+        let answers: Vec<_> = others.map(|(other, endpoint)| (other, endpoint.http.clone())).map(ask).collect();
+        for (other, answer) in answers {
+            let body = answer.await.ok().and_then(Result::ok);
+            let status: Value = body.and_then(|body| serde_json::from_str(&body).ok()).unwrap_or_default();
+            let is_there = status::is_from(&status, config.topology.cluster.id(), *other);
+            if is_there && status::is_rebuilding(&status) {
+                asked.rebuilding.push(other.to_string());
+            } else if !is_there || !status::serves(&status) {
+                // One that is just starting may find that it has lost something, too.
+                asked.down.push(other.to_string());
+            }
+        }
+        asked
+    }
+}
+
+/// Whether a replica that could not read some of its rows may give them up, and take them over from the others. It is silent meanwhile, and so are
+/// others that do the same: all of them together are to be no more than `f` of the shard.
+pub async fn may_give_up_rows(config: &NodeConfig) -> bool {
+    let mut absent = Vec::new();
+    // Others may have been started along with it.
+    for _ in 0..ASKED_AT_START {
+        let Others { rebuilding, down } = Others::ask(config).await;
+        absent = [rebuilding, down].concat();
+        if absent.len() < config.topology.cluster.faults() {
+            tracing::info!("an earlier process could not read some rows: all are looked at, and what cannot be read is given up");
+            return true;
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+    let absent = absent.join(", ");
+    tracing::warn!(
+        absent,
+        "an earlier process could not read some rows, and too many others do not serve to make up for them: start it again once they do"
+    );
+    false
+}
+
 /// Data that can be read are not thrown away by a slip.
 fn refuse_sound(config: &NodeConfig, found: Result<(), StoreError>) -> Result<(), Failure> {
     let place = config.data.display();
+    let makes_up_for_rows = node::makes_up_for_rows(config.topology.engine);
     match found {
         Err(StoreError::Missing { .. } | StoreError::Corrupt { .. } | StoreError::Unused { .. }) => Ok(()),
+        // Its journal is read here, and no rows; whoever ran has noted what it came to.
+        Err(StoreError::RowsDamaged { .. }) if !makes_up_for_rows => Ok(()),
+        Ok(()) if !makes_up_for_rows && Disk::has_damaged_rows(&config.data).unwrap_or(false) => Ok(()),
+        Err(error @ StoreError::RowsDamaged { .. }) => Err(Failure::wrong(error.to_string())
+            .at(place)
+            .help("start it as ever: it gives up what cannot be read, and nothing else; --force gives all up, its votes too")),
         Ok(()) => Err(Failure::wrong(format!("the data of {} can be read: there is nothing to rebuild", config.replica))
             .at(place)
-            .help("start it as ever; where a row turns out to be damaged while it runs, --force gives the data up")),
+            .help("start it as ever; --force gives up all of them all the same, as where they are an older copy")),
         Err(error @ StoreError::Io { .. }) => {
             Err(Failure::failed(error.to_string()).at(place).help("mend the disk; --force gives the data up"))
         }

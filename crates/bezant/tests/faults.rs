@@ -341,8 +341,7 @@ fn a_client_that_is_no_member_is_told_so_in_words() {
         cluster_id(&place)
     );
     refused.says(&sentence).says("only 0 of the 5 replicas needed in every shard could be reached");
-    let unknown_key = closed(&place, "s0-r0", "unknown_key");
-    assert!(unknown_key > 0, "it is counted");
+    eventually("it is counted", || closed(&place, "s0-r0", "unknown_key") > 0);
 
     // Who shows no certificate at all hears it over TLS.
     let mut raw = Raw::connect(place.address("s0-r0", "address"), Shows::Nothing);

@@ -18,6 +18,9 @@ pub enum Advice {
     FixInput,
 }
 
+/// After so long a client that runs transactions has asked all replicas again what time it is, in milliseconds.
+const CLOCKS_AGAIN_MS: u32 = 250;
+
 /// Why a request was not served. Unless it says otherwise, nothing of the transaction took place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -33,7 +36,8 @@ pub enum Refusal {
     TooOld,
     /// The transaction's timestamp lies too far in the replicas' future.
     #[error(
-        "the transaction's timestamp is too far ahead of the replicas' clocks: these differ too much from one another, or were set back"
+        "the transaction's timestamp is too far ahead of the replicas' clocks: these differ too much from one another, or were set back, or this \
+         machine had too much else to do to learn what time it is there; begin it again"
     )]
     TooNew,
     /// The past that was asked for is no longer kept.
@@ -116,13 +120,14 @@ impl Refusal {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Conflict | Self::TooOld => Advice::Retry,
+            // By then the client has asked again what time it is, and what it is told now is nearer.
+            Self::TooNew => Advice::RetryAfter { ms: CLOCKS_AGAIN_MS },
             Self::ClientLimit { after_ms: 0, .. } => Advice::GiveUp,
             Self::Overloaded { after_ms } | Self::AbandonLimit { after_ms } | Self::ClientLimit { after_ms, .. } => {
                 Advice::RetryAfter { ms: *after_ms }
             }
             Self::AnswerTooLarge | Self::NotKept { .. } | Self::NotPast | Self::Invalid(_) | Self::Unsupported(_) => Advice::FixInput,
-            Self::TooNew
-            | Self::Unavailable
+            Self::Unavailable
             | Self::OutcomeUnknown
             | Self::Unjudged(_)
             | Self::Liar

@@ -206,6 +206,11 @@ mutants! {
     LostBoundUnset: "rebuilding", "a replica that lost its disk takes itself to have said nothing before";
     LostSaidAgain: "rebuilding", "a replica that lost its disk speaks of what it may have spoken of before";
     LostBoundUnlogged: "rebuilding", "up to when it has forgotten what it said is not written down";
+    LostRowsIgnored: "rebuilding", "a replica that gave up rows that it could not read serves as if it had them";
+    GivenUpUnmended: "rebuilding", "a replica that gave up rows takes it that they are there where it knows how something ended";
+    OlderCopyUnnoticed: "rebuilding", "a replica whose data are an older copy goes on, whatever others know";
+    OlderCopyOfOne: "rebuilding", "one other is believed that a replica's data are an older copy";
+    PeerJournalsUnlogged: "rebuilding", "how far others' journals had come is forgotten with the process";
     RebuildSkipped: "rebuilding", "a replica that lost its disk reads and votes at once";
     PreparedUnasked: "rebuilding", "a replica that lost its disk does not ask for what it may have voted for";
     PreparedOfOne: "rebuilding", "what one other replica holds prepared is all that a replica that lost its disk asks for";

@@ -341,4 +341,22 @@ mod tests {
         assert_eq!(turn(&mut inbox), 1);
         assert!(share.usage.take_ns() > 0);
     }
+
+    #[test]
+    fn what_a_client_has_brought_to_its_end_counts_for_it_and_nobody_else() {
+        let (mut inbox, one, other) = (inbox(), share(), share());
+        ask(&inbox, 1, &one);
+        ask(&inbox, 2, &other);
+        assert_eq!(turn(&mut inbox), 2);
+        for client in [1, 1, 2, 3] {
+            inbox.note_commit(ClientId(client));
+        }
+        assert_eq!([&one, &other, &one].map(|share| share.usage.take_commits()), [2, 1, 0]);
+        // Once its key has changed, it counts anew.
+        let again = share();
+        ask(&inbox, 1, &again);
+        assert_eq!(turn(&mut inbox), 1);
+        inbox.note_commit(ClientId(1));
+        assert_eq!([&one, &again].map(|share| share.usage.take_commits()), [0, 1]);
+    }
 }

@@ -197,6 +197,11 @@ impl Usage {
         self.commits.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How many there were since this was asked last.
+    pub fn take_commits(&self) -> u64 {
+        self.commits.swap(0, Ordering::Relaxed)
+    }
+
     /// Whether it is at low priority.
     pub fn is_low(&self) -> bool {
         self.is_low.load(Ordering::Relaxed)
@@ -313,7 +318,7 @@ impl UsageMonitor {
             let taken_ns = member.usage.take_ns();
             member.is_active = taken_ns > 0;
             member.recent_ns = member.recent_ns / 2 + taken_ns;
-            member.recent_commits = member.recent_commits / 2 + member.usage.commits.swap(0, Ordering::Relaxed);
+            member.recent_commits = member.recent_commits / 2 + member.usage.take_commits();
             if matches!(member.member, Some(Member::Client(_))) {
                 recent.note(member.recent_ns, at);
                 wanted.note(member.wanted_ns(), at);

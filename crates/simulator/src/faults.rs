@@ -79,7 +79,7 @@ random::named! {
         LoseDisk,
         /// Bits flip on a disk while its replica is down.
         FlipBits,
-        /// A replica loses its disk while no more than `f` of its shard are at fault, and rebuilds itself from the others.
+        /// A replica loses its disk, or some rows on it, while no more than `f` of its shard are at fault, and rebuilds itself from the others.
         Rebuild,
         /// A shard's replicas are stopped in good order, one after the other, and come back with other options.
         Upgrade,
@@ -276,10 +276,12 @@ impl<S: System> World<S> {
             return;
         }
         let id = self.replicas[at].id;
-        self.trace.line(self.now, || format!("{id} loses its disk"));
+        // Now and then some of it only.
+        let loses_rows = self.counts.disks_lost % 3 == 2 && self.replicas[at].lose_rows();
+        self.trace.line(self.now, || format!("{id} loses {}", if loses_rows { "rows on its disk" } else { "its disk" }));
         self.trace.mark(self.now, 0x1057 ^ at as u64);
         self.counts.disks_lost += 1;
-        if let Err(error) = self.replicas[at].lose_disk_and_say_so() {
+        if !loses_rows && let Err(error) = self.replicas[at].lose_disk_and_say_so() {
             self.violation("disk", format!("{id} cannot begin with an empty disk: {error}"));
         }
         let down_ms = self.faults.pick(&[1, 200, 1_500]);

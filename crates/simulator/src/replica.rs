@@ -184,6 +184,19 @@ impl<S: System> ReplicaActor<S> {
         S::mark_lost((&self.medium, self.version.store))
     }
 
+    /// Some of its base table cannot be read any more, and is given up when it is opened next; its journal is whole. `false` where there is nothing to lose, or its
+    /// engine would not make up for it.
+    pub fn lose_rows(&mut self) -> bool {
+        let rows = if S::MAKES_UP_FOR_ROWS { self.medium.rows() } else { Vec::new() };
+        if rows.is_empty() {
+            return false;
+        }
+        self.crash_hard();
+        rows.iter().step_by(3).for_each(|(key, _)| self.medium.lose_row(key));
+        self.has_lost_disk = true;
+        true
+    }
+
     /// Whether it lost its disk and is not rebuilt yet.
     pub fn is_being_rebuilt(&self) -> bool {
         self.has_lost_disk && self.node.as_ref().is_none_or(|node| S::is_rebuilding(node.machine()))

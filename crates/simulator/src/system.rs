@@ -53,6 +53,8 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
     /// Whether the engine's promises hold though a replica forgets the last batch of its journal, as it does when bits flip in it and that looks
     /// like a torn write. It counts as one that lies then. Otherwise no such bits flip.
     const MAY_FORGET: bool = true;
+    /// Whether a replica that gives up rows of its base table takes them over from the others.
+    const MAKES_UP_FOR_ROWS: bool = false;
 
     // Settings.
 

@@ -174,6 +174,19 @@ pub trait StorageBackend: Send {
     /// When the backend fails.
     fn remove(&mut self, segment: SegmentNumber) -> Result<(), StoreError>;
 
+    /// Whether rows of the base table were given up as they could not be read, and nobody has made up for them.
+    fn has_lost_rows(&self) -> bool {
+        false
+    }
+
+    /// Somebody has made up for them, durably.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn forget_lost_rows(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// The row of `key` in the base table.
     ///
     /// # Errors

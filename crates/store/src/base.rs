@@ -11,6 +11,7 @@
 //! no row of a key has no objection to a transaction that has read the version before the deletion, which a liar or a replica that missed
 //! the deletion may still show, nor to taking that version over from these.
 
+pub(crate) mod damage;
 mod filter;
 mod merge;
 mod run;
@@ -88,7 +89,9 @@ impl Base {
     /// When a part is missing, damaged or of a newer format, or the disk fails.
     pub fn open(directory: &Path) -> Result<Arc<Self>, StoreError> {
         let (next_number, numbers) = read_list(directory)?;
-        let runs = numbers.iter().map(|number| Run::open(directory, *number).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let runs = numbers.iter().map(|number| Run::open(directory, *number).map(Arc::new)).collect::<Result<Vec<_>, _>>();
+        let runs = runs.inspect_err(|error| damage::note(directory, error))?;
+        damage::remove_given_up(directory)?;
         let known: BTreeSet<String> = numbers.iter().map(|number| run::file_name(*number)).collect();
         for name in file_names(directory)?.into_iter().filter(|name| name.ends_with(".run") && !known.contains(name)) {
             let path = directory.join(name);
@@ -116,11 +119,16 @@ impl Base {
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         let (runs, hash) = (self.state().runs.clone(), run::hash(key));
         for run in &*runs {
-            if let Some(row) = run.get(key, hash)? {
+            if let Some(row) = self.noted(run.get(key, hash))? {
                 return Ok(Some(row));
             }
         }
         Ok(None)
+    }
+
+    /// What was read; if it could not be, that is noted for the next process.
+    fn noted<T>(&self, read: Result<T, StoreError>) -> Result<T, StoreError> {
+        read.inspect_err(|error| damage::note(&self.directory, error))
     }
 
     /// Shows `look` the rows from `from` on, in the order of keys, until it gives `false`.
@@ -129,12 +137,12 @@ impl Base {
     /// As [`Base::get`].
     pub fn scan(&self, from: &[u8], look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
         let runs = self.state().runs.clone();
-        let mut merge = Merge::new(&runs, from, SCAN_AHEAD)?;
+        let mut merge = self.noted(Merge::new(&runs, from, SCAN_AHEAD))?;
         while let Some(row) = merge.row() {
             if !look(row) {
                 break;
             }
-            merge.advance()?;
+            self.noted(merge.advance())?;
         }
         Ok(())
     }
@@ -214,7 +222,7 @@ impl Base {
             let merged: Vec<Arc<Run>> = state.runs[window].to_vec();
             state.busy.extend(merged.iter().map(|run| run.number));
             drop(state);
-            let result = self.merge(&merged);
+            let result = self.noted(self.merge(&merged));
             state = self.state();
             merged.iter().for_each(|run| {
                 state.busy.remove(&run.number);

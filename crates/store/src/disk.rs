@@ -6,7 +6,7 @@
 //! clean-end        after a graceful stop: how many batches the journal holds
 //! watermark        that of the newest checkpoint begun
 //! journal/         00000001.log …; next.log while one is being made; spare.* are old segments, to be recycled
-//! base/            the rows, in runs
+//! base/            the rows, in runs; `damaged` and `rows-lost` say that some cannot be read, or were given up
 //! ```
 //!
 //! A segment overwrites a spare one: it needs no new blocks, so that syncing it writes no metadata and takes about
@@ -29,7 +29,7 @@ use types::codec::Encode;
 use types::{ClientId, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::base::{Base, Mergers};
+use crate::base::{Base, Mergers, damage};
 use crate::pace::{Pace, PaceOptions};
 use crate::{Checkpoint, OWNER_BYTES_MAX, Row, SegmentNumber, StorageBackend, StoreError, row};
 
@@ -62,11 +62,14 @@ pub struct DiskOptions {
     pub spare_segments_max: usize,
     /// When whoever writes is slowed since checkpoints are late.
     pub pace: PaceOptions,
+    /// Whether what cannot be read of the base table is given up ([`Disk::has_damaged_rows`]). Only for who asks
+    /// [`Store::has_lost_rows`](crate::Store::has_lost_rows), and takes them over from others.
+    pub gives_up_rows: bool,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { spare_segments_max: 8, pace: PaceOptions::default() }
+        Self { spare_segments_max: 8, pace: PaceOptions::default(), gives_up_rows: false }
     }
 }
 
@@ -83,6 +86,7 @@ pub struct Disk {
     /// The thread that makes another spare.
     making: Option<JoinHandle<Result<PathBuf, StoreError>>>,
     base: Arc<Base>,
+    has_lost_rows: bool,
     _mergers: Mergers,
     /// The thread that writes the checkpoint that has begun.
     checkpoint: Option<JoinHandle<Result<(), StoreError>>>,
@@ -145,6 +149,11 @@ impl Disk {
         // Names made by a process that died before it could sync them are made durable here.
         sync_directory(&journal)?;
         sync_directory(&directory)?;
+        // What was begun is done, whoever opens it.
+        if damage::has_lost_rows(&base)? || (options.gives_up_rows && damage::is_noted(&base)?) {
+            damage::give_up(&base)?;
+        }
+        let has_lost_rows = damage::has_lost_rows(&base)?;
         let base = Base::open(&base)?;
         let mergers = Mergers::start(&base)?;
         let spares = find_spares(&journal)?;
@@ -157,6 +166,7 @@ impl Disk {
             spares,
             making: None,
             base,
+            has_lost_rows,
             _mergers: mergers,
             checkpoint: None,
             pace: Pace::new(options.pace),
@@ -170,6 +180,14 @@ impl Disk {
     /// As [`Disk::open`], where there is no identity, or another's or a damaged one.
     pub fn is_unused(directory: &Path, owner: &str) -> Result<bool, StoreError> {
         Ok(read_identity(directory, owner)? == State::Empty)
+    }
+
+    /// Whether an earlier process found that rows of the store in `directory` cannot be read.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn has_damaged_rows(directory: &Path) -> Result<bool, StoreError> {
+        damage::is_noted(&directory.join(BASE))
     }
 
     fn path(&self, segment: SegmentNumber) -> PathBuf {
@@ -334,6 +352,16 @@ impl StorageBackend for Disk {
         }
         // One by one, so that after a crash no gap shows in what is left.
         sync_directory(&journal)
+    }
+
+    fn has_lost_rows(&self) -> bool {
+        self.has_lost_rows
+    }
+
+    fn forget_lost_rows(&mut self) -> Result<(), StoreError> {
+        damage::forget_lost_rows(&self.directory.join(BASE))?;
+        self.has_lost_rows = false;
+        Ok(())
     }
 
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
@@ -562,7 +590,7 @@ pub(crate) fn file_names(directory: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-fn exists(path: &Path) -> Result<bool, StoreError> {
+pub(crate) fn exists(path: &Path) -> Result<bool, StoreError> {
     path.try_exists().map_err(failed("look for", path))
 }
 

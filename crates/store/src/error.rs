@@ -33,6 +33,34 @@ pub enum StoreError {
         /// What is wrong there.
         reason: String,
     },
+    /// Rows that were checkpointed are damaged, and nothing else. Who can take them over from others gives up what cannot be read when it is
+    /// started again ([`crate::DiskOptions::gives_up_rows`]).
+    #[error(
+        "{location} is damaged{}: {reason}; is the disk sound? A replica of Basil that is started again takes over from the others what cannot be \
+         read; leave one of another engine stopped, or rebuild it: {}",
+        at_byte(.offset),
+        FORGOTTEN
+    )]
+    RowsDamaged {
+        /// The damaged file.
+        location: String,
+        /// Where in it; 0 for the whole of it.
+        offset: u64,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// The data are an older copy of this replica's. Put back the newest.
+    #[error(
+        "{location} is an older copy of this replica's data: others of its shard have heard of more batches of its journal than the {batches} there; put \
+         back what it had last, or give this up with `bezant rebuild --force`: {}",
+        FORGOTTEN
+    )]
+    OlderCopy {
+        /// The data's place.
+        location: String,
+        /// How many batches its journal has.
+        batches: u64,
+    },
     /// A part is gone, or all of it. Put it back as it last was.
     #[error(
         "{location} is missing; put it back as it last was (is the disk that holds it mounted?), never an older copy nor the empty one that \
@@ -125,6 +153,16 @@ fn at_byte(offset: &u64) -> String {
 }
 
 impl StoreError {
+    /// Whether it says that rows in the base table cannot be read, and not only now.
+    pub(crate) fn is_of_damaged_rows(&self) -> bool {
+        match self {
+            Self::RowsDamaged { .. } => true,
+            // What a disk says of a sector that it cannot read.
+            Self::Io { source, .. } => source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()),
+            _ => false,
+        }
+    }
+
     /// Whether the store is closed by this error.
     #[must_use]
     pub fn is_final(&self) -> bool {

@@ -176,7 +176,7 @@ impl Journal {
     /// After a graceful stop nothing is torn: a batch that is not there was there.
     fn check_clean_end<M: StorageBackend>(&mut self, backend: &mut M, last: SegmentNumber) -> Result<(), StoreError> {
         let Some(written) = backend.clean_end()? else { return Ok(()) };
-        if written > self.next_sequence - 1 {
+        if written > self.batches() {
             let reason = format!("batch {} is not there, and {written} were when this replica last stopped", self.next_sequence);
             return Err(StoreError::corrupt_segment(last, self.segments[&last].end, reason));
         }
@@ -187,9 +187,14 @@ impl Journal {
     pub(crate) fn close<M: StorageBackend>(&mut self, backend: &mut M) -> Result<(), StoreError> {
         assert!(!self.is_pending(), "what is pending is written before the end");
         match self.is_replayed() {
-            true => backend.set_clean_end(Some(self.next_sequence - 1)),
+            true => backend.set_clean_end(Some(self.batches())),
             false => Ok(()),
         }
+    }
+
+    /// How many batches it has had.
+    pub(crate) fn batches(&self) -> u64 {
+        self.next_sequence - 1
     }
 
     /// Whether the journal has been replayed and may be written.

@@ -33,6 +33,7 @@ struct State {
     spares: Vec<Vec<u8>>,
     salts: u64,
     base_table: BTreeMap<Key, Checked>,
+    has_lost_rows: bool,
     watermark: Option<Timestamp>,
     running: Option<Vec<(Key, Bytes)>>,
     checkpoints_held: bool,
@@ -141,6 +142,13 @@ impl Memory {
         checked.row = bytes.into();
     }
 
+    /// Gives up a key's row in the base table, as a directory that is opened gives up what cannot be read.
+    pub fn lose_row(&self, key: &Key) {
+        let mut state = self.state();
+        state.base_table.remove(key);
+        state.has_lost_rows = true;
+    }
+
     /// The keys that have a row in the base table, each with the row's length.
     #[must_use]
     pub fn rows(&self) -> Vec<(Key, usize)> {
@@ -244,6 +252,15 @@ impl StorageBackend for Memory {
         if state.spares.is_empty() {
             state.spares.push(removed.durable);
         }
+        Ok(())
+    }
+
+    fn has_lost_rows(&self) -> bool {
+        self.state().has_lost_rows
+    }
+
+    fn forget_lost_rows(&mut self) -> Result<(), StoreError> {
+        self.state().has_lost_rows = false;
         Ok(())
     }
 

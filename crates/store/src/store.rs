@@ -225,6 +225,34 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(())
     }
 
+    /// Whether rows that were checkpointed were given up, as they could not be read: some keys are lacking, or have older versions. It is so for every process, until one
+    /// has taken them over from others and [says so](Store::forget_lost_rows).
+    #[must_use]
+    pub fn has_lost_rows(&self) -> bool {
+        self.backend.has_lost_rows()
+    }
+
+    /// What was lost was taken over. What was appended for that is made durable first.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    pub fn forget_lost_rows(&mut self) -> Result<(), StoreError> {
+        self.sync()?;
+        self.backend.forget_lost_rows()
+    }
+
+    /// How many batches the journal has had, durably, since the store was made.
+    #[must_use]
+    pub fn journal_batches(&self) -> u64 {
+        self.journal.batches()
+    }
+
+    /// What is said of data that are an older copy.
+    #[must_use]
+    pub fn older_copy(&self) -> StoreError {
+        StoreError::OlderCopy { location: self.backend.location(), batches: self.journal_batches() }
+    }
+
     /// Makes all appended records durable, and notes that there are no more: the next process takes a last batch that is not whole for
     /// damage, and not for one that a crash has torn.
     ///

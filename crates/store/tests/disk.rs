@@ -198,7 +198,7 @@ fn a_flipped_bit_in_a_run_of_the_base_is_named_and_never_read_as_data() {
             }
             Err(error) => {
                 assert!(
-                    matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains("base/00000001.run is damaged"),
+                    matches!(error, StoreError::RowsDamaged { .. }) && error.to_string().contains("base/00000001.run is damaged"),
                     "byte {at_byte}: {error}"
                 );
                 noticed += 1;
@@ -206,6 +206,139 @@ fn a_flipped_bit_in_a_run_of_the_base_is_named_and_never_read_as_data() {
         }
     }
     assert!(noticed >= 60, "of 60 flipped bits {noticed} were noticed");
+}
+
+/// A directory whose base table is one run of two hundred rows, each of its own key.
+fn one_run() -> (TempDir, Vec<Key>) {
+    let directory = new_directory();
+    let keys: Vec<Key> = (0..200).map(|number| Key::from(format!("key {number:03}").as_str())).collect();
+    let (mut store, _) = open(directory.path());
+    for (number, key) in (1..).zip(&keys) {
+        store.commit(key, version(number, "a value that is not short, so that the rows take some blocks of four kilobytes each"));
+    }
+    checkpoint(&mut store, at(1_000));
+    (directory, keys)
+}
+
+fn flip(file: &Path, at_byte: impl FnOnce(usize) -> usize) {
+    let mut bytes = fs::read(file).expect("it is there");
+    let at_byte = at_byte(bytes.len());
+    bytes[at_byte] ^= 1;
+    fs::write(file, bytes).expect("writable");
+}
+
+/// The store of somebody who makes up for rows that cannot be read.
+fn open_giving_up(directory: &Path) -> Store<Disk> {
+    let disk = Disk::open(directory, OWNER, DiskOptions { gives_up_rows: true, ..DiskOptions::default() }).expect("it is opened");
+    let mut store = Store::open(disk, Options::default()).expect("the journal is whole");
+    while store.replay().expect("the journal is whole").is_some() {}
+    store
+}
+
+/// Of which keys it has a version.
+fn held(store: &mut Store<Disk>, keys: &[Key]) -> Vec<bool> {
+    keys.iter().map(|key| store.latest_before(key, at(9_999)).expect("what is left is whole").is_some()).collect()
+}
+
+fn files_of_base(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory.join("base")).expect("it is there").map(|file| file.expect("it is there").file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().expect("plain names")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn rows_that_cannot_be_read_are_given_up_for_who_makes_up_for_them() {
+    let (directory, keys) = one_run();
+    flip(&directory.path().join("base/00000001.run"), |_| 50);
+    // Nobody has come to it yet, and so nobody knows.
+    assert!(!open_giving_up(directory.path()).has_lost_rows());
+    for _ in 0..2 {
+        let (mut store, _) = open(directory.path());
+        let error = store.latest_before(&keys[0], at(9_999)).expect_err("the row is damaged");
+        assert!(matches!(error, StoreError::RowsDamaged { .. }), "{error}");
+        assert!(Disk::has_damaged_rows(directory.path()).expect("readable"));
+    }
+    let mut store = open_giving_up(directory.path());
+    let left = held(&mut store, &keys);
+    let lost = left.iter().position(|is_held| *is_held).expect("one block is lost, of some");
+    assert!(store.has_lost_rows() && lost > 0 && left[lost..].iter().all(|is_held| *is_held), "{left:?}");
+    drop(store);
+    assert_eq!(files_of_base(directory.path()), ["00000001.given-up", "00000002.run", "rows-lost", "runs"]);
+    // It stays so until somebody has made up for it, whoever opens it.
+    let (store, _) = open(directory.path());
+    assert!(store.has_lost_rows() && !Disk::has_damaged_rows(directory.path()).expect("readable"));
+    drop(store);
+    let mut store = open_giving_up(directory.path());
+    store.append(b"taken over");
+    store.forget_lost_rows().expect("the disk is whole");
+    assert!(!store.has_lost_rows());
+    drop(store);
+    let (mut store, records) = open(directory.path());
+    assert!(!store.has_lost_rows() && records == ["taken over"] && held(&mut store, &keys) == left);
+    assert_eq!(files_of_base(directory.path()), ["00000002.run", "runs"]);
+}
+
+#[test]
+fn a_run_that_cannot_be_opened_is_given_up_likewise() {
+    // The last byte of its footer; its format, which is no newer one for that; its filter, and its index.
+    let places: [fn(usize) -> usize; 4] = [|length| length - 1, |length| length - 59, |length| length - 200, |length| length - 1_100];
+    for place in places {
+        let (directory, keys) = one_run();
+        flip(&directory.path().join("base/00000001.run"), place);
+        let error = try_open(directory.path(), OWNER).err().expect("it cannot be opened");
+        assert!(matches!(error, StoreError::RowsDamaged { .. }), "{error}");
+        let mut store = open_giving_up(directory.path());
+        assert!(store.has_lost_rows() && !held(&mut store, &keys).contains(&true));
+    }
+}
+
+#[test]
+fn an_older_row_comes_to_light_where_a_newer_one_was_given_up() {
+    let (directory, keys) = one_run();
+    let (mut store, _) = open(directory.path());
+    store.commit(&keys[0], version(2_000, "newer"));
+    checkpoint(&mut store, at(3_000));
+    drop(store);
+    flip(&directory.path().join("base/00000002.run"), |_| 9);
+    let (mut store, _) = open(directory.path());
+    store.latest_before(&keys[0], at(9_999)).expect_err("the row is damaged");
+    drop(store);
+    let mut store = open_giving_up(directory.path());
+    let older = store.latest_before(&keys[0], at(9_999)).expect("the older run is whole").expect("it has the key");
+    assert!(store.has_lost_rows() && older.timestamp == at(1));
+}
+
+#[test]
+fn what_can_be_read_after_all_is_not_given_up() {
+    let (directory, keys) = one_run();
+    let run = directory.path().join("base/00000001.run");
+    let whole = fs::read(&run).expect("it is there");
+    flip(&run, |_| 50);
+    let (mut store, _) = open(directory.path());
+    store.latest_before(&keys[0], at(9_999)).expect_err("the row is damaged");
+    drop(store);
+    // It was a cable.
+    fs::write(&run, whole).expect("writable");
+    let mut store = open_giving_up(directory.path());
+    assert!(!store.has_lost_rows() && !held(&mut store, &keys).contains(&false));
+    assert_eq!(files_of_base(directory.path()), ["00000001.run", "runs"]);
+}
+
+#[test]
+fn who_dies_while_it_gives_up_rows_has_lost_them_for_whoever_comes_next() {
+    let (directory, keys) = one_run();
+    flip(&directory.path().join("base/00000001.run"), |_| 50);
+    let (mut store, _) = open(directory.path());
+    store.latest_before(&keys[0], at(9_999)).expect_err("the row is damaged");
+    drop(store);
+    // It has said so, and nothing was given up yet.
+    fs::write(directory.path().join("base/rows-lost"), []).expect("writable");
+    let (mut store, _) = open(directory.path());
+    assert!(store.has_lost_rows() && held(&mut store, &keys).contains(&true));
+    drop(store);
+    // It has done all, and nobody took note.
+    assert!(open(directory.path()).0.has_lost_rows());
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Coordinator {
     pub(super) fn on_connected_command(&mut self, now: Time, replicas: &[ReplicaId], out: &mut Out) {
         let (found, lost) = self.connections.change(now, replicas);
         for replica in found.into_iter().filter(|_| self.clocks.is_some()) {
-            out.send(Party::Replica(replica), Message::ClockQuery { asked_at: now.0 });
+            out.send(Party::Replica(replica), Message::ClockQuery { asked_at: now.0, journal: None });
         }
         if lost.is_empty() {
             return;

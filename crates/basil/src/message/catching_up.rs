@@ -118,6 +118,28 @@ impl Decode for Place {
     }
 }
 
+/// How far a replica's journal has come. It only grows, unless the replica's data are put back to what they once were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JournalEnd {
+    /// Up to when it has forgotten what it said, in nanoseconds, since it lost its disk, or rows there; 0 if it never did.
+    pub lost_up_to: u64,
+    /// How many batches the journal has had.
+    pub batches: u64,
+}
+
+impl Encode for JournalEnd {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.lost_up_to.encode(out);
+        self.batches.encode(out);
+    }
+}
+
+impl Decode for JournalEnd {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { lost_up_to: u64::decode(reader)?, batches: u64::decode(reader)? })
+    }
+}
+
 /// Whether `transactions` come one after the other, and after that place.
 pub(crate) fn are_in_order(after: Option<Place>, transactions: &[Transaction]) -> bool {
     let places = || transactions.iter().map(Place::of);

@@ -238,24 +238,21 @@ pub(super) fn is_author(party: Party, transaction: &Transaction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use machine::Outbox;
     use store::{Memory, Options, Store};
-    use types::{Cluster, ClusterId, Placement, ReplicaId, ShardId, Timestamp};
+    use types::{ReplicaId, ShardId, Timestamp};
 
     use super::*;
     use crate::certificate::Vote;
     use crate::message::Unsigned;
     use crate::replica::ReplicaOptions;
+    use crate::testing::one_shard;
     use crate::transaction::Write;
 
     /// For some time after a start, everything that could be voted for waits. What nobody votes for any more does not.
     #[test]
     fn what_is_too_old_to_be_voted_for_is_answered_at_once() {
-        let keys = (0..6).map(|index| [index; 32]).collect();
-        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
-        let cluster = Arc::new(cluster.expect("the parts fit"));
+        let cluster = one_shard();
         let store = Store::open(Memory::new("admission"), Options::default()).expect("a new store opens");
         let replica = |index| ReplicaId { shard: ShardId(0), index };
         let (options, now) = (ReplicaOptions::default(), Time(0).after_ms(1_000_000));

@@ -688,7 +688,7 @@ impl<M: StorageBackend> Replica<M> {
         };
         pass.at = now.after_ms(throttled_ms.max(pause_ms));
         if compares_last && self.catch_up.pass.from == Key::default() && !self.waits_for_ends(now) {
-            self.end_rebuilding(now);
+            self.end_rebuilding(now)?;
         }
         Ok(())
     }
@@ -740,7 +740,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// `f + 1` of the shard show this version. It is on disk before it counts.
-    fn take_over_version(&mut self, key: &Key, version: &KeyVersion) {
+    pub(super) fn take_over_version(&mut self, key: &Key, version: &KeyVersion) {
         let record = Record::VersionTakenOver { key: key.clone(), version: version.clone() };
         if !broken(Mutant::TakenOverUnlogged) {
             self.table.store.append_with(|bytes| record.encode(bytes));

@@ -360,14 +360,13 @@ fn may_have_voted_for<M: StorageBackend>(table: &TransactionTable<M>, state: &Tr
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use machine::Outbox;
     use store::{Memory, Options, Store};
-    use types::{ClientId, ClusterId, Placement};
+    use types::ClientId;
 
     use super::*;
     use crate::replica::ReplicaOptions;
+    use crate::testing::one_shard;
     use crate::transaction::Write;
     use crate::transaction_state::{Purpose, Quota, QuotaOwner};
 
@@ -375,9 +374,7 @@ mod tests {
     /// may be that.
     #[test]
     fn who_asks_counts_itself_unless_it_has_voted_to_commit() {
-        let keys = (0..6).map(|index| [index; 32]).collect();
-        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
-        let cluster = Arc::new(cluster.expect("the parts fit"));
+        let cluster = one_shard();
         let replica = |index| ReplicaId { shard: ShardId(0), index };
         for (vote, decision) in [(Vote::Abort, Some(Decision::Abort)), (Vote::Commit, None)] {
             let store = Store::open(Memory::new("orphan"), Options::default()).expect("a new store opens");
@@ -403,15 +400,14 @@ mod tests {
     /// More orphans than are asked about at once, none of which can be resolved: the others come next.
     #[test]
     fn inquiries_without_result_make_room_for_others() {
-        let keys = (0..6).map(|index| [index; 32]).collect();
-        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
+        let cluster = one_shard();
         let store = Store::open(Memory::new("orphans"), Options::default()).expect("a new store opens");
-        let mut table = TransactionTable::new(cluster.expect("the parts fit").into(), ShardId(0), store, 7, 16);
+        let mut table = TransactionTable::new(cluster.clone(), ShardId(0), store, 7, 16);
         assert!(table.store.replay().expect("it is new").is_none());
         let orphans: Vec<Transaction> = (0..2 * QUERIES_MAX as u64)
             .map(|time| {
                 let write = Write { key: Key::from("a"), value: None };
-                Transaction::new(ClusterId::new([1; 16]), Timestamp::new(time, ClientId(1)), vec![], vec![write]).expect("it is small")
+                Transaction::new(cluster.id(), Timestamp::new(time, ClientId(1)), vec![], vec![write]).expect("it is small")
             })
             .collect();
         for orphan in &orphans {

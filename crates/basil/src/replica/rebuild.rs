@@ -17,6 +17,8 @@
 //!
 //! Then, once what it holds up to the bound has ended, it reads and votes again, above the bound. `docs/protocols/basil.md` argues why this is safe. After a crash it goes on with the same bound, and asks
 //! again.
+//!
+//! One that could not read some rows, and gave them up, does the same with what it still has (`note_lost_rows`).
 
 use std::collections::BTreeMap;
 
@@ -24,18 +26,19 @@ use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError};
 use types::codec::Encode as _;
-use types::{Party, ReplicaId};
+use types::{Party, ReplicaId, Timestamp};
 
 use super::catch_up::Service;
 use super::{Out, Replica};
-use crate::certificate::Vote;
-use crate::message::{Message, Place, Refusal, Subject, TRANSACTIONS_MAX};
+use crate::certificate::{Decision, Vote};
+use crate::message::{KeyVersion, Message, Place, Refusal, Subject, TRANSACTIONS_MAX};
 use crate::record::Record;
 use crate::transaction::Transaction;
 use crate::transaction_state::{Quota, QuotaOwner};
+use crate::transaction_table::TransactionTable;
 
 /// By so many time bounds clocks of correct replicas may have been apart, and ahead, when the disk was lost: ten times what they should be.
-const BOUNDS_APART: u64 = 10;
+pub(super) const BOUNDS_APART: u64 = 10;
 /// For so many windows a replica waits until what it holds has ended.
 const PATIENCE_WINDOWS: u64 = 10;
 /// How often a replica asks those who have not answered, in milliseconds.
@@ -57,6 +60,16 @@ pub fn mark<M: StorageBackend>(store: &mut Store<M>) -> Result<(), StoreError> {
     let record = Record::DiskLost { up_to: 0, is_rebuilding: true };
     store.append_with(|bytes| record.encode(bytes));
     store.close()
+}
+
+/// What could not be read of the base table was given up. Who lacks versions may contradict what it said as much as who forgot its votes, and makes up for it in the
+/// same way: it keeps what it has, is silent, and takes over what it lacks. The store says so until that is done.
+pub(super) fn note_lost_rows<M: StorageBackend>(table: &mut TransactionTable<M>) {
+    // One that is being rebuilt compares all versions from the beginning in any case.
+    let is_rebuilding = matches!(table.disk_lost(), Some((_, true)));
+    if table.store.has_lost_rows() && !is_rebuilding && !broken(Mutant::LostRowsIgnored) {
+        table.set_disk_lost(0, true);
+    }
 }
 
 /// How far a replica is that rebuilds itself.
@@ -123,7 +136,8 @@ impl<M: StorageBackend> Replica<M> {
         if self.table.disk_lost() != Some((0, true)) || broken(Mutant::LostBoundUnset) {
             return;
         }
-        let up_to = now.after_ms(BOUNDS_APART * self.options.time_bound_ms).0.max(1);
+        // Never below an earlier one.
+        let up_to = now.after_ms(BOUNDS_APART * self.options.time_bound_ms).0.max(1).max(self.table.low_watermark());
         if broken(Mutant::LostBoundUnlogged) {
             self.table.restore_disk_lost(up_to, true);
             self.table.restore_low_watermark(up_to.saturating_add(1));
@@ -212,24 +226,24 @@ impl<M: StorageBackend> Replica<M> {
         transactions: &[Transaction],
         is_last: bool,
         out: &mut Out<M>,
-    ) {
-        let (Some(peer), Some((up_to, true))) = (self.shard_peer(from), self.table.disk_lost()) else { return };
-        let Some(shown) = self.rebuild.shown.get_mut(&peer.index) else { return };
+    ) -> Result<(), StoreError> {
+        let (Some(peer), Some((up_to, true))) = (self.shard_peer(from), self.table.disk_lost()) else { return Ok(()) };
+        let Some(shown) = self.rebuild.shown.get_mut(&peer.index) else { return Ok(()) };
         if shown_up_to != up_to || after != shown.up_to || shown.all_at_page.is_some() || (transactions.is_empty() && !is_last) {
-            return;
+            return Ok(());
         }
         let quota = Quota::prepare(QuotaOwner::Replica(peer));
         let held = self.table.undecided_of(quota);
         let fits = |transaction: &Transaction| transaction.timestamp().time <= up_to && transaction.is_whole();
         if held.transactions > SHOWN_MAX || held.bytes > SHOWN_BYTES_MAX || !transactions.iter().all(fits) {
-            return;
+            return Ok(());
         }
         shown.up_to = transactions.last().map(Place::of).or(shown.up_to);
         let next = shown.up_to;
-        transactions.iter().for_each(|transaction| self.hold(now, quota, transaction));
+        transactions.iter().try_for_each(|transaction| self.hold(now, quota, transaction))?;
         if !is_last {
             out.send(Party::Replica(peer), Message::PreparedQuery { up_to, after: next });
-            return;
+            return Ok(());
         }
         let page = self.catch_up.last_page();
         if let Some(shown) = self.rebuild.shown.get_mut(&peer.index) {
@@ -240,21 +254,47 @@ impl<M: StorageBackend> Replica<M> {
             self.rebuild.complete_at = Some(now);
             self.catch_up.begin_again(now);
         }
+        Ok(())
+    }
+
+    /// What this replica knew of `transaction` may rest on rows that it gave up. If it committed, what it wrote is put back, since others may not know yet; if it was
+    /// released, as newer versions were known, it is held anew.
+    fn make_up_for(&mut self, transaction: &Transaction) -> Result<(), StoreError> {
+        let (id, timestamp) = (transaction.id(), transaction.timestamp());
+        let has_committed = self.table.remembered_outcome(id).is_some_and(|remembered| remembered.decision == Decision::Commit);
+        for write in transaction.writes().iter().filter(|_| has_committed) {
+            let above = Timestamp::above_all_before(timestamp.time.saturating_add(1));
+            if self.table.holds(&write.key)
+                && self.table.store.latest_timestamp_before(&write.key, above)?.is_none_or(|own| own < timestamp)
+            {
+                self.take_over_version(&write.key, &KeyVersion { version: timestamp, value: write.value.clone() });
+            }
+        }
+        if self.table.get(id).is_some_and(|state| state.is_released() && state.vote() == Some(Vote::Commit)) {
+            self.table.forget(id);
+        }
+        Ok(())
     }
 
     /// From now on `transaction` counts as one that this replica has voted to commit, until it is known how it ends. Nobody is told so.
-    fn hold(&mut self, now: Time, quota: Quota, transaction: &Transaction) {
+    fn hold(&mut self, now: Time, quota: Quota, transaction: &Transaction) -> Result<(), StoreError> {
+        if self.table.store.has_lost_rows() && !broken(Mutant::GivenUpUnmended) {
+            self.make_up_for(transaction)?;
+        }
         let id = transaction.id();
-        let is_known = self.table.get(id).is_some_and(|state| state.vote().is_some() || state.decision().is_some());
-        let has_ended = self.table.remembered_outcome(id).is_some();
-        if is_known || has_ended || !transaction.keys().any(|key| self.table.holds(key)) {
-            return;
+        if self.table.get(id).is_some_and(|state| state.vote().is_some() || state.decision().is_some()) {
+            return Ok(());
+        }
+        let outcome = self.table.remembered_outcome(id).map(|remembered| remembered.decision);
+        if outcome.is_some() || !transaction.keys().any(|key| self.table.holds(key)) {
+            return Ok(());
         }
         let record = Record::Voted { transaction: transaction.clone(), vote: Vote::Commit };
         self.table.store.append_with(|bytes| record.encode(bytes));
         self.table.enter(transaction, now, quota);
         self.table.restore_vote(id, Vote::Commit);
         self.stall_timers.met(now, id);
+        Ok(())
     }
 
     /// Whether what `peer` shows of a page counts for a replica that rebuilds itself: it has shown before what it holds prepared.
@@ -277,13 +317,14 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// All versions were compared with enough of those who had shown what they hold prepared: this replica speaks again.
-    pub(super) fn end_rebuilding(&mut self, now: Time) {
-        let Some((up_to, true)) = self.table.disk_lost() else { return };
+    pub(super) fn end_rebuilding(&mut self, now: Time) -> Result<(), StoreError> {
+        let Some((up_to, true)) = self.table.disk_lost() else { return Ok(()) };
         // What was taken over lies below; nothing there is judged, whatever clocks say.
         self.table.raise_low_watermark(self.watermark(now));
         self.table.set_disk_lost(up_to, false);
         self.rebuild = Rebuild::default();
         self.counts.rebuilt += 1;
+        if self.table.store.has_lost_rows() { self.table.store.forget_lost_rows() } else { Ok(()) }
     }
 
     /// Another of this shard.
@@ -292,5 +333,51 @@ impl<M: StorageBackend> Replica<M> {
             Party::Replica(peer) if peer.shard == self.me.shard && peer != self.me => Some(peer),
             Party::Replica(_) | Party::Client(..) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Memory, Options};
+    use types::{ClientId, Key, ShardId, Value};
+
+    use super::*;
+    use crate::replica::ReplicaOptions;
+    use crate::testing::one_shard;
+    use crate::transaction::Write;
+
+    #[test]
+    fn what_was_released_is_held_anew_once_rows_were_given_up() {
+        let (cluster, medium, now) = (one_shard(), Memory::new("released"), Time(0).after_ms(1_000_000));
+        let open = || {
+            let store = Store::open(medium.clone(), Options::default()).expect("it opens");
+            let me = ReplicaId { shard: ShardId(0), index: 0 };
+            Replica::open(cluster.clone(), me, ReplicaOptions::default(), store, now).expect("it comes back")
+        };
+        let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
+        let transaction = Transaction::new(cluster.id(), Timestamp::new(now.0, ClientId(1)), vec![], vec![write]).expect("it is small");
+        let (id, quota) = (transaction.id(), Quota::prepare(QuotaOwner::Client(ClientId(1))));
+        let mut replica = open();
+        for record in [
+            Record::Voted { transaction: transaction.clone(), vote: Vote::Commit },
+            Record::OrphanReleased { id, end: None, versions: Vec::new() },
+        ] {
+            replica.table.store.append_with(|bytes| record.encode(bytes));
+        }
+        replica.table.store.sync().expect("memory does not fail");
+        for loses_rows in [false, true] {
+            if loses_rows {
+                medium.lose_row(&Key::from("a"));
+            }
+            replica = open();
+            assert!(replica.table.get(id).is_some_and(|state| state.is_released()));
+            replica.begin_rebuilding(now);
+            replica.hold(now, quota, &transaction).expect("memory does not fail");
+            assert_eq!(replica.table.get(id).is_some_and(|state| state.is_prepared()), loses_rows);
+        }
+        // Nor is it forgotten after a crash.
+        replica.table.store.sync().expect("memory does not fail");
+        drop(replica);
+        assert!(open().table.get(id).is_some_and(|state| state.is_prepared()));
     }
 }

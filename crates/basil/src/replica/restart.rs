@@ -17,8 +17,9 @@ use super::client_limits::ReadLimiter;
 use super::early_requests::EarlyRequests;
 use super::held_off::HeldOff;
 use super::housekeeping::next_checkpoint;
+use super::older_copy::OlderCopy;
 use super::orphan_resolution::StatusQueries;
-use super::rebuild::Rebuild;
+use super::rebuild::{self, Rebuild};
 use super::stall_detector::StallTimers;
 use super::{Replica, ReplicaCounts, ReplicaOptions};
 use crate::quorum::Quorums;
@@ -67,6 +68,7 @@ impl<M: StorageBackend> Replica<M> {
         if !table.has_logged_tombstones() {
             table.log_bounds();
         }
+        rebuild::note_lost_rows(&mut table);
         table.forget_below(Timestamp::above_all_before(checkpointed.saturating_add(1)));
         let undecided = table.undecided_ids();
         table.end_restoring(&undecided);
@@ -89,6 +91,7 @@ impl<M: StorageBackend> Replica<M> {
             catch_up: CatchUp::new(me, &options, now),
             divergences: Divergences::default(),
             rebuild: Rebuild::default(),
+            older_copy: OlderCopy::new(now),
             abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             read_limiter: ReadLimiter::default(),
             liars: BTreeMap::new(),
@@ -141,6 +144,10 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
     match record {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();
+            // Held anew since the row by which it was released was given up: nothing is said of it any more.
+            if table.get(id).is_some_and(TransactionState::is_released) && table.lost_what_was_said_at(transaction.timestamp().time) {
+                table.forget(id);
+            }
             table.enter_detached(&transaction, now, quota);
             table.restore_vote(id, vote);
         }
@@ -162,6 +169,9 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
         Record::ReadCeiling { up_to } => table.restore_read_ceiling(up_to),
         Record::LowWatermark { below } => table.restore_low_watermark(below),
         Record::DiskLost { up_to, is_rebuilding } => table.restore_disk_lost(up_to, is_rebuilding),
+        Record::PeerJournals { journals } => {
+            table.peer_journals = journals.into_iter().map(|journal| (journal.index, journal.end)).collect();
+        }
         Record::OrphanReleased { id, end, versions } => {
             table.release_orphan(id, end, versions);
             if let Some(decision) = end.filter(|_| table.get(id).is_some_and(TransactionState::is_open)) {
@@ -188,17 +198,16 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
 #[cfg(test)]
 mod tests {
     use store::{Memory, Options, Store};
-    use types::{ClientId, Cluster, ClusterId, Key, Placement, ShardId, Timestamp, Value};
+    use types::{ClientId, Key, ShardId, Timestamp, Value};
 
     use super::*;
     use crate::certificate::Decision;
+    use crate::testing::one_shard;
     use crate::transaction::{Transaction, Write};
 
     #[test]
     fn of_a_decision_that_stands_alone_only_the_bytes_are_kept() {
-        let keys = (0..6).map(|index| [index; 32]).collect();
-        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
-        let cluster = Arc::new(cluster.expect("the parts fit"));
+        let cluster = one_shard();
         let store = Store::open(Memory::new("restart"), Options::default()).expect("a new store opens");
         let mut table = TransactionTable::new(cluster.clone(), ShardId(0), store, 7, 16);
         assert!(table.store.replay().expect("it is new").is_none());

@@ -337,8 +337,7 @@ impl World {
         panic!("messages go round for ever");
     }
 
-    /// Copies of the newest message that `matches`, on its way, delivered or lost: to each of `to` the one that was for
-    /// it, or else one that was for somebody else.
+    /// Copies of the newest message that `matches`, on its way, delivered or lost: to each of `to` its own, or else somebody else's.
     pub fn again(&mut self, matches: impl Fn(&Envelope) -> bool, to: &[ReplicaId]) {
         for replica in to {
             let to = Party::Replica(*replica);
@@ -934,6 +933,7 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::ReadReply { .. }
         | Message::ScanReply { .. }
         | Message::ClockReply { .. }
+        | Message::JournalKnown { .. }
         | Message::ClockProposal { .. }
         | Message::Refused { subject: Subject::Request(_), .. } => (Kind::Reply, None),
         Message::Voted { vote, .. } => (Kind::Vote, Some(vote.statement.id)),

@@ -127,7 +127,7 @@ fn lie_about(target: &Target, message: Message) -> Option<Message> {
             let result = ReadResult { version, value: Some(Value::from("a lie")), pending: PendingWrite::None };
             Some(Message::ReadReply { request, clock, results: vec![result; keys.len()], prepared: Vec::new(), is_promised: true })
         }
-        Message::ClockQuery { asked_at } => Some(Message::ClockReply { asked_at, clock }),
+        Message::ClockQuery { asked_at, .. } => Some(Message::ClockReply { asked_at, clock }),
         Message::Prepare { transaction } | Message::Recover { transaction, .. } | Message::Log { transaction, .. } => {
             signed(target, vec![VoteStatement { id: transaction.id(), vote: Vote::Abort }]).pop()
         }

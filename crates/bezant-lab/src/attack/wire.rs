@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn messages_are_counted_however_the_stream_is_split() {
-        let query = |asked_at| Message::ClockQuery { asked_at };
+        let query = |asked_at| Message::ClockQuery { asked_at, journal: None };
         let bytes = [frames((0..3).map(query), Apart::Full), frames((0..4).map(query), Apart::Each)].concat();
         for split in 1..=bytes.len() {
             let mut counter = FrameCounter::default();

@@ -80,11 +80,12 @@ fn reader<R: std::io::Read + Send + 'static>(mut from: R) -> Receiver<String> {
     receiver
 }
 
-/// Fills the table, and gives how many transactions a second the cluster can do.
-pub fn measure_peak(cluster: &Cluster, keys: u64, seconds: f64) -> Result<f64, Failure> {
-    let (keys, seconds, place) = (keys.to_string(), seconds.to_string(), cluster.path("cluster"));
-    let words = ["bench", WORKLOAD, "--load", "--keys", &keys, "--clients", CLIENTS, "--seconds", &seconds, "--cluster", &place, "--json"];
-    let report: Json = serde_json::from_str(&cluster.must(&words)?.out).attempt("read the report of", "bench")?;
+/// Fills the table, and gives how many transactions a second the cluster can do, once it has done as many as it can for `after` seconds.
+pub fn measure_peak(cluster: &Cluster, keys: u64, after: f64, seconds: f64) -> Result<f64, Failure> {
+    let (keys, after, seconds, place) = (keys.to_string(), after.to_string(), seconds.to_string(), cluster.path("cluster"));
+    let words = ["bench", WORKLOAD, "--load", "--keys", &keys, "--clients", CLIENTS, "--warmup", &after, "--seconds", &seconds];
+    let run = cluster.must(&[&words[..], &["--cluster", &place, "--json"]].concat())?;
+    let report: Json = serde_json::from_str(&run.out).attempt("read the report of", "bench")?;
     Ok(report["committed_per_second"].as_f64().unwrap_or(0.0))
 }
 
@@ -126,14 +127,15 @@ impl Steady {
     }
 }
 
-/// Runs the bank again and again until the run ends, each time with other lies beside it. Each run audits the sum of all money each second, and at its end
+/// Runs the bank again and again until `is_over`, each time with other lies beside it. Each run audits the sum of all money each second, and at its end
 /// replays all records and looks for every transfer that was acknowledged.
-pub fn run_bank(shared: &Shared, seconds: f64) -> Result<(), Failure> {
+pub fn run_bank(shared: &Shared, seconds: f64, is_over: impl Fn() -> bool) -> Result<(), Failure> {
     let cluster = &shared.cluster;
     let journals = cluster.path("journals");
     fs::create_dir_all(&journals).attempt("make the folder", &journals)?;
-    for number in 0.. {
-        if shared.is_over() {
+    let earlier = fs::read_dir(&journals).attempt("read the folder", &journals)?.count();
+    for number in earlier.. {
+        if is_over() {
             break;
         }
         let strategy = STRATEGIES[number % STRATEGIES.len()];
@@ -147,7 +149,7 @@ pub fn run_bank(shared: &Shared, seconds: f64) -> Result<(), Failure> {
         let mut is_cut_short = false;
         let (code, out, err) = loop {
             // Asked twice, it would end without a report.
-            if shared.is_over() && !is_cut_short {
+            if is_over() && !is_cut_short {
                 bench.ask_to_end();
                 is_cut_short = true;
             }

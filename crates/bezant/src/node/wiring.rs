@@ -14,6 +14,7 @@ use store::{Disk, DiskOptions, Options, Store, StoreError};
 use super::{HasRun, Launch, ROOT_CACHE_MAX, Running, owner};
 use crate::evidence::{self, folder_of};
 use crate::failure::{Attempt as _, Failure};
+use crate::rebuild::may_give_up_rows;
 
 /// Runs a replica of the cluster's engine.
 pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure> {
@@ -31,6 +32,11 @@ pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure
 pub fn changes_while_running(engine: &Profile) -> bool {
     // Sentinel's servers apply what one of them has prepared: rights are that one's business, at that moment.
     [basil::PROFILE.name, sentinel::PROFILE.name].contains(&engine.name)
+}
+
+/// Whether a replica of `engine` takes over from the others what it cannot read of its base table, and gives it up.
+pub fn makes_up_for_rows(engine: &Profile) -> bool {
+    engine.name == basil::PROFILE.name
 }
 
 /// Whether the store in `data` is as it was made for `owner`, a replica of `engine` that had nothing before.
@@ -115,10 +121,18 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     };
     let evidence = folder_of(&data);
     let refused = evidence::refused(&evidence).attempt("read what was kept of lies", evidence.display())?;
+    // Where nobody can tell, the data are opened as they are, and that tells.
+    let gives_up_rows = Disk::has_damaged_rows(&data).unwrap_or(false) && may_give_up_rows(config).await;
     let open = move || {
-        let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
+        let disk_options = DiskOptions { gives_up_rows, ..DiskOptions::default() };
+        let disk = Disk::open(data, &owner, disk_options).map_err(|error| error.to_string())?;
         let store = Store::open(disk, options).map_err(|error| error.to_string())?;
         let now = || Time(runtime::clock::wall());
+        if store.has_lost_rows() {
+            tracing::warn!(
+                "rows that could not be read were given up: this replica is silent until it has taken them over from the others"
+            );
+        }
         let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
         let janitor = Coordinator::new(cluster.clone(), CoordinatorOptions::default());
         let mut node = basil::Node::with_peers(opened, janitor, &cluster, now());

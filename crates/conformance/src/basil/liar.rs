@@ -436,6 +436,8 @@ impl simulator::Liar<Basil> for Liar {
         }
         for (to, message) in &mut *sends {
             match message {
+                // By what it forgets, repeats or garbles, others would find that its data are an older copy, and what lies in it would mind.
+                Message::ClockQuery { journal, .. } => *journal = None,
                 Message::ReadReply { request, clock, results, prepared, .. } => {
                     *clock = another_time(*clock, *request);
                     let asked = self.readers.get(&(*to, *request)).cloned();

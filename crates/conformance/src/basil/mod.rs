@@ -123,6 +123,7 @@ impl System for Basil {
     type ClientStrategy = ClientStrategy;
     type Counts = Counts;
 
+    const MAKES_UP_FOR_ROWS: bool = true;
     const SCENARIOS: &'static [ScenarioKind] = &[
         scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
         scenario(

@@ -82,6 +82,7 @@ fn in_message(message: &Message, out: &mut Shown) {
         | Message::ClockQuery { .. }
         | Message::ClockReply { .. }
         | Message::ClockProposal { .. }
+        | Message::JournalKnown { .. }
         | Message::StatusReply { .. }
         | Message::CommitsQuery { .. }
         | Message::CommitsReply { .. }

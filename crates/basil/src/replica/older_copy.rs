@@ -1,0 +1,95 @@
+//! Data that are an older copy: who was put back to where it once was notices it, and stops (beyond the paper).
+//!
+//! Such a replica has forgotten what it said since, as one that lost its disk ([`super::rebuild`]), and nothing in its data says so. Others of its shard
+//! know better: whenever a replica asks them for the time it tells how far its journal has come, and they remember the furthest. Who tells of less
+//! is told of that ahead of the time, without which it neither answers nor votes. `f + 1` who say so are believed: one of them is correct.
+//!
+//! They keep it in their journals, now and then: when all of them are started anew at once, they have forgotten what came in the last minute or so.
+
+use std::collections::BTreeMap;
+
+use machine::Time;
+use mutants::{Mutant, broken};
+use store::StorageBackend;
+use types::Party;
+
+use super::Replica;
+use super::rebuild::{BOUNDS_APART, Rebuild};
+use crate::message::JournalEnd;
+
+/// How often what others told is written down, in milliseconds.
+const LOG_MS: u64 = 60_000;
+/// For so long it counts that another knew of more, in milliseconds: who does says so each time that it is asked for the time.
+const KNOWN_MS: u64 = 10_000;
+
+/// What others say of this replica's data, and when it writes down what they say of theirs.
+#[derive(Debug)]
+pub(super) struct OlderCopy {
+    /// By its place in the shard: when another last said that it knows of more, and of what.
+    known_by: BTreeMap<u16, (Time, JournalEnd)>,
+    log_at: Time,
+    /// Whether others have told of more than is written down.
+    is_unlogged: bool,
+}
+
+impl OlderCopy {
+    pub(super) fn new(now: Time) -> Self {
+        Self { known_by: BTreeMap::new(), log_at: now.after_ms(LOG_MS), is_unlogged: false }
+    }
+}
+
+impl<M: StorageBackend> Replica<M> {
+    /// How far this replica's journal has come; nothing before one that lost its disk knows up to when it has forgotten what it said.
+    pub(crate) fn journal_end(&self) -> Option<JournalEnd> {
+        let lost_up_to = match self.table.disk_lost() {
+            Some((0, true)) => return None,
+            lost => lost.map_or(0, |(up_to, _)| up_to),
+        };
+        Some(JournalEnd { lost_up_to, batches: self.table.store.journal_batches() })
+    }
+
+    /// Another tells how far its journal has come. Gives how far it had come before, if that was further. `clock` is what this replica's clock shows: nobody
+    /// has lost what it is to say much later, so that whoever loses its disk after it has lied is not held to that.
+    pub(crate) fn on_journal_end(&mut self, now: Time, clock: u64, from: Party, end: JournalEnd) -> Option<JournalEnd> {
+        let peer = self.shard_peer(from)?;
+        let known = self.table.peer_journals.get(&peer.index).copied();
+        if let Some(known) = known.filter(|known| *known > end) {
+            return Some(known);
+        }
+        if end.lost_up_to > Time(clock).after_ms(2 * BOUNDS_APART * self.options.time_bound_ms).0 {
+            return None;
+        }
+        self.table.peer_journals.insert(peer.index, end);
+        self.older_copy.is_unlogged |= known != Some(end);
+        if self.older_copy.is_unlogged && now >= self.older_copy.log_at {
+            (self.older_copy.log_at, self.older_copy.is_unlogged) = (now.after_ms(LOG_MS), false);
+            self.table.log_peer_journals();
+        }
+        None
+    }
+
+    /// Another was told before of `known` as where this replica's journal ends. One that is being rebuilt has said nothing of late, and begins that anew, for all that
+    /// it may have said by now; any other ends.
+    pub(crate) fn on_journal_known(&mut self, now: Time, from: Party, known: JournalEnd) {
+        let Some(peer) = self.shard_peer(from).filter(|_| self.journal_end().is_some_and(|own| known > own)) else { return };
+        let known_by = &mut self.older_copy.known_by;
+        known_by.insert(peer.index, (now, known));
+        known_by.retain(|_, (heard, _)| heard.after_ms(KNOWN_MS) > now);
+        let needed = if broken(Mutant::OlderCopyOfOne) { 1 } else { self.quorums.weak() };
+        if known_by.len() < needed || broken(Mutant::OlderCopyUnnoticed) {
+            return;
+        }
+        // What one of them says that is correct is no less.
+        let least = known_by.values().map(|(_, known)| known.lost_up_to).min().unwrap_or(0);
+        known_by.clear();
+        if self.is_rebuilding() {
+            self.table.raise_low_watermark(least.saturating_add(1));
+            self.table.set_disk_lost(0, true);
+            self.rebuild = Rebuild::default();
+        } else {
+            let failure = self.table.store.older_copy();
+            self.failure.get_or_insert(failure);
+            self.failed = true;
+        }
+    }
+}
