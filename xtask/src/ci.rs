@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{Beside, show};
+use crate::process::show;
 use crate::workspace::{Workspace, cargo};
 use crate::{book, fuzz, mutants, product, readme, rules, smoke};
 
@@ -51,15 +51,11 @@ pub fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The README's own words, so that they stay true. While the tests run, which wait much of the time, the program is built in release for the steps that follow.
+/// The README's own words, so that they stay true.
 fn tests(workspace: &Workspace) -> Result<()> {
     let text = fs::read_to_string(workspace.root.join("README.md")).context("cannot read README.md")?;
     let command = readme::command(&text, readme::TEST_COMMAND)?;
-    let bash = |command: &str| show(Command::new("bash").current_dir(&workspace.root).args(["-c", command]));
-    bash(&format!("{command} --no-run"))?;
-    let release = Beside::start(in_root(workspace).args(["build", "--quiet", "--release", "--package", "bezant"]))?;
-    bash(command)?;
-    release.finish()
+    show(Command::new("bash").current_dir(&workspace.root).args(["-c", command]))
 }
 
 /// How many seeds of each of the simulator's scenarios are run: as many as fit in five minutes.

@@ -60,42 +60,6 @@ fn wait(child: &mut Child, reader: &JoinHandle<std::io::Result<Vec<u8>>>, limit:
     }
 }
 
-/// A program that runs beside others, on what they leave of the processors. It ends with this; what it has started itself, when that is done.
-pub struct Beside {
-    child: Child,
-    line: String,
-}
-
-impl Beside {
-    /// Starts `command`; what it prints is mixed with what the others print.
-    pub fn start(command: &Command) -> Result<Self> {
-        let line = line(command);
-        println!("$ {line} (beside what follows)");
-        let mut nice = Command::new("nice");
-        nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
-        if let Some(folder) = command.get_current_dir() {
-            nice.current_dir(folder);
-        }
-        let child = nice.spawn().with_context(|| format!("cannot run `{line}`"))?;
-        Ok(Self { child, line })
-    }
-
-    /// Waits for its end; fails if it failed.
-    pub fn finish(mut self) -> Result<()> {
-        let status = self.child.wait()?;
-        ensure!(status.success(), "`{}` failed with {status}", self.line);
-        Ok(())
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn end_group(child: &mut Child) {
     let group = format!("-{}", child.id());
     // Nothing more can be done if it fails: the failure that led here is the one to report.
@@ -127,16 +91,6 @@ mod tests {
     fn a_program_that_fails_is_a_failure() {
         let error = shell("echo half; exit 3", Duration::from_secs(60)).expect_err("it exits with 3");
         assert!(error.to_string().contains("exit status: 3"), "{error}");
-    }
-
-    #[test]
-    fn who_runs_beside_is_waited_for_or_ended() {
-        let beside = |script: &str| Beside::start(Command::new("sh").args(["-c", script])).expect("there is a shell");
-        beside("true").finish().expect("it does well");
-        assert!(beside("exit 3").finish().expect_err("it fails").to_string().contains("exit status: 3"));
-        let start = Instant::now();
-        drop(beside("exec sleep 600"));
-        assert!(start.elapsed() < Duration::from_secs(500), "it was ended, and not waited for");
     }
 
     #[test]
