@@ -1,7 +1,9 @@
 //! Until when each key has been read.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::hint::black_box;
 
+use smallvec::SmallVec;
 use types::{ClientId, Key, Timestamp};
 
 /// The newest reader of each key, whether its transaction ever comes to prepare or not (§4.1, `RTS`).
@@ -35,12 +37,16 @@ impl ReadTimestamps {
         Timestamp::new(time, ClientId(client))
     }
 
-    /// Remembers that `key` was read at `timestamp`.
-    pub fn raise(&mut self, key: &Key, timestamp: Timestamp) {
-        let bucket = self.bucket(key);
-        let [time, client] = &mut self.newest[bucket];
-        if Timestamp::new(*time, ClientId(*client)) < timestamp {
-            (*time, *client) = (timestamp.time, timestamp.client.0);
+    /// Remembers that `keys` were read at `timestamp`.
+    pub fn raise(&mut self, keys: &[Key], timestamp: Timestamp) {
+        let buckets: SmallVec<[usize; 16]> = keys.iter().map(|key| self.bucket(key)).collect();
+        // The sum does not matter: the buckets are read together, so that the waits for memory overlap.
+        black_box(buckets.iter().fold(0, |sum, bucket| sum ^ self.newest[*bucket][0]));
+        for bucket in buckets {
+            let [time, client] = &mut self.newest[bucket];
+            if Timestamp::new(*time, ClientId(*client)) < timestamp {
+                (*time, *client) = (timestamp.time, timestamp.client.0);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::transaction::Transaction;
 use machine::Voters;
 use mutants::{Mutant, broken};
+use smallvec::SmallVec;
 use types::{Key, KeyRange, Timestamp, Value};
 
 use crate::message::{PendingWrite, ReadResult};
@@ -39,14 +40,14 @@ pub struct RangeFound {
     pub is_validated: bool,
 }
 
-/// The replies heard so far for one key.
+/// The replies heard so far for one key. Mostly all name the same version, which takes no memory of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyReplies {
     key: Key,
-    committed: Vec<(Timestamp, Option<Value>, Voters)>,
+    committed: SmallVec<[(Timestamp, Option<Value>, Voters); 1]>,
     prepared: Vec<(Transaction, Voters)>,
     /// Which version each names as the last below the reader's timestamp, committed or prepared.
-    last: Vec<(Timestamp, Voters)>,
+    last: SmallVec<[(Timestamp, Voters); 1]>,
     /// Whoever has answered at all.
     heard: Voters,
     /// Whoever promises nothing.
@@ -67,7 +68,7 @@ pub(crate) enum Choice {
 impl KeyReplies {
     pub fn new(key: Key) -> Self {
         let (heard, unpromised) = (Voters::default(), Voters::default());
-        Self { key, committed: Vec::new(), prepared: Vec::new(), last: Vec::new(), heard, unpromised }
+        Self { key, committed: SmallVec::new(), prepared: Vec::new(), last: SmallVec::new(), heard, unpromised }
     }
 
     pub fn key(&self) -> &Key {

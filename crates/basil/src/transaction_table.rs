@@ -546,9 +546,9 @@ impl<M: StorageBackend> TransactionTable<M> {
         *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
     }
 
-    /// Remembers that `key` was read at `timestamp`.
-    pub fn raise_read_timestamp(&mut self, key: &Key, timestamp: Timestamp) {
-        self.read_timestamps.raise(key, timestamp);
+    /// Remembers that `keys` were read at `timestamp`.
+    pub fn raise_read_timestamps(&mut self, keys: &[Key], timestamp: Timestamp) {
+        self.read_timestamps.raise(keys, timestamp);
     }
 
     /// The newest reader of `key` and that of a range that holds it, or later ones.

@@ -338,6 +338,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.table.prefetch(keys);
     }
 
+    /// The same, where the newest value of each is about to be read, too.
+    pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        self.table.prefetch_values(keys);
+    }
+
     /// The `K` of `key`.
     pub fn meta(&self, key: &Key) -> Option<&K> {
         self.table.find(key).map(|id| &self.table.entry(id).meta)

@@ -135,7 +135,8 @@ impl Coordinator {
         // What is read of the past is final in any case.
         let settles = !mode.is_as_of() && self.lost_reads.are_lost(&keys);
         self.counts.settled_reads += u64::from(settles);
-        let read = ReadOperation { timestamp, keys, mode, settles, found: HashMap::new(), requests_open: requests.len(), started: now };
+        let found = HashMap::with_capacity(keys.len());
+        let read = ReadOperation { timestamp, keys, mode, settles, found, requests_open: requests.len(), started: now };
         self.operations.insert(operation, read);
         for (shard, keys) in requests {
             self.request(now, operation, shard, keys.into_iter().map(KeyReplies::new).collect(), out);
