@@ -146,11 +146,15 @@ pub struct Outbox<Message, Unsigned, Event> {
     sent_before: Vec<usize>,
     /// How many bytes of values the answers among `sends` carry: [`turn`] takes no more inputs when they are many.
     pub bytes: usize,
+    /// Whether what the step did is due to all, as executing what was ordered is: nobody is charged for it, whoever sent the message on which it
+    /// was done.
+    pub is_for_all: bool,
 }
 
 impl<Message, Unsigned, Event> Default for Outbox<Message, Unsigned, Event> {
     fn default() -> Self {
-        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new(), silent_events: 0, sent_before: Vec::new(), bytes: 0 }
+        let (sends, unsigned, events, sent_before) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { sends, unsigned, events, silent_events: 0, sent_before, bytes: 0, is_for_all: false }
     }
 }
 
@@ -193,11 +197,11 @@ impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
     /// Lends this outbox to a machine inside the one that speaks here. What the inner machine sends is sent; its events,
     /// which are of another type, are given back. Nothing is copied.
     pub fn lend<Inner>(&mut self, speak: impl FnOnce(&mut Outbox<Message, Unsigned, Inner>)) -> Vec<Inner> {
-        let Self { sends, unsigned, events, silent_events, sent_before, bytes } = std::mem::take(self);
-        let mut lent = Outbox { sends, unsigned, events: Vec::new(), silent_events: 0, sent_before, bytes };
+        let Self { sends, unsigned, events, silent_events, sent_before, bytes, is_for_all } = std::mem::take(self);
+        let mut lent = Outbox { sends, unsigned, events: Vec::new(), silent_events: 0, sent_before, bytes, is_for_all };
         speak(&mut lent);
-        let Outbox { sends, unsigned, events: given_back, sent_before, bytes, .. } = lent;
-        *self = Self { sends, unsigned, events, silent_events, sent_before, bytes };
+        let Outbox { sends, unsigned, events: given_back, sent_before, bytes, is_for_all, .. } = lent;
+        *self = Self { sends, unsigned, events, silent_events, sent_before, bytes, is_for_all };
         given_back
     }
 }

@@ -217,6 +217,12 @@ impl<'a, M: Machine> Turn<'a, M> {
         self.turns.outbox.bytes
     }
 
+    /// Whether the last input made it do what is [due to all](crate::Outbox::is_for_all).
+    #[must_use]
+    pub fn was_for_all(&self) -> bool {
+        self.turns.outbox.is_for_all
+    }
+
     /// The machine, to look at between two steps.
     #[must_use]
     pub fn machine(&self) -> &M {
@@ -226,6 +232,7 @@ impl<'a, M: Machine> Turn<'a, M> {
     /// Takes one input.
     pub fn step(&mut self, now: Time, input: InputOf<M>) {
         self.inputs += 1;
+        self.turns.outbox.is_for_all = false;
         // Here, so that what a turn wrote that never ends is not forgotten.
         self.turns.unsynced_since.get_or_insert(now);
         self.turns.machine.step(now, input, &mut self.turns.outbox);
@@ -236,6 +243,7 @@ impl<'a, M: Machine> Turn<'a, M> {
         match self.turns.machine.refuse(from, &message, after_ms) {
             Some(refusal) => {
                 self.inputs += 1;
+                self.turns.outbox.is_for_all = false;
                 self.turns.outbox.send(from, refusal);
             }
             None => self.step(now, Input::Message { from, message }),
@@ -332,7 +340,7 @@ impl<'a, M: Machine> Written<'a, M> {
     /// When `signer` does not give one signature for each statement: that is a bug of the signer.
     pub fn sign<S: Signer<M::Unsigned, M::Message>>(self, signer: &mut S) -> Said<'a, M> {
         let Self { turns: Turns { me, bounds, outbox, own, .. }, inputs } = self;
-        let OutboxOf::<M> { sends, unsigned, events, silent_events, sent_before, bytes } = outbox;
+        let OutboxOf::<M> { sends, unsigned, events, silent_events, sent_before, bytes, .. } = outbox;
         (*silent_events, *bytes) = (0, 0);
         let statements = unsigned.len();
         // What was not said through the outbox, as a liar's statements, comes last.

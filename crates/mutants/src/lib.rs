@@ -131,6 +131,7 @@ mutants! {
     ShareUnlimited: "limits", "one client may fill all the room there is for undecided work";
     FinishingUnreserved: "limits", "what is brought to be finished finds no room where others have prepared much";
     ValuesKept: "limits", "what decided transactions wrote is kept with them, however much it is";
+    ChargedForAll: "limits", "a replica is charged for what is due to all, when its message is the last that was missing";
     ReadersUncounted: "limits", "one vote looks at all readers of a key, however many there are";
     RangeUncounted: "limits", "one vote looks at all deleted keys of a range, however many there are";
     EarlyUnshared: "limits", "of requests that came early, one party's take all of a turn";

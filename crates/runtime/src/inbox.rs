@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crypto::Verified;
 use machine::turn::Turn;
 use machine::{Input, Machine, Time};
+use mutants::{Mutant, broken};
 use tokio::sync::Semaphore;
 use types::{ClientId, Party};
 
@@ -112,7 +113,7 @@ impl<C, W> Inbox<C, W> {
             let Some(member) = self.ring.pop_front() else { continue };
             let Some(queue) = self.queues.get_mut(&member) else { continue };
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
-            let (begun, worked) = (Instant::now(), Worked::begin());
+            let (begun, mut worked) = (Instant::now(), Worked::begin());
             let mut come_again_ms = queue.come_again_ms(begun);
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
@@ -136,6 +137,14 @@ impl<C, W> Inbox<C, W> {
                     let cost = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
                     queue.credit -= cost;
                     left -= cost;
+                    // One by one, as a replica is charged for none that made this one do what is due to all.
+                    if matches!(member, Member::Replica(_)) {
+                        let is_charged = !turn.was_for_all() || broken(Mutant::ChargedForAll);
+                        if let Some(usage) = queue.usage.as_ref().filter(|_| is_charged) {
+                            usage.note(worked.elapsed());
+                        }
+                        worked = Worked::begin();
+                    }
                 }
                 if arrival.messages.len() == 0 {
                     queue.arrivals.pop_front();
@@ -358,5 +367,52 @@ mod tests {
         assert_eq!(turn(&mut inbox), 1);
         inbox.note_commit(ClientId(1));
         assert_eq!([&one, &again].map(|share| share.usage.take_commits()), [0, 1]);
+    }
+
+    /// Works for a while at each message, and for all where that asks for an odd number.
+    struct Worker;
+
+    const WORKS: Duration = Duration::from_millis(5);
+
+    impl Machine for Worker {
+        type Command = <Doubler as Machine>::Command;
+        type Received = Verified<toy::Message>;
+        type Message = toy::Message;
+        type Unsigned = std::convert::Infallible;
+        type Event = ();
+
+        fn step(&mut self, _now: Time, input: machine::InputOf<Self>, outbox: &mut machine::OutboxOf<Self>) {
+            let Input::Message { message, .. } = input else { return };
+            let worked = Worked::begin();
+            while worked.elapsed() < WORKS {}
+            outbox.is_for_all = matches!(*message, toy::Message::Ask(number) if number % 2 == 1);
+        }
+
+        fn deadline(&self) -> Option<Time> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_replica_is_not_charged_for_what_is_due_to_all() {
+        let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
+        let mut inbox = inbox();
+        let mut spent = |numbers: &[u64]| {
+            let (from, share) = (Party::Replica(replica(1)), share());
+            for number in numbers {
+                let messages = vec![verifier.verify(toy::Message::Ask(*number)).expect("nothing of it is signed")];
+                inbox.enter((from, Instant::now()), messages, None, share.incoming.try_take(100));
+            }
+            let mut turns = Turns::new(Worker, Party::Replica(replica(0)), Bounds::default());
+            let mut clock = Clock::even();
+            let mut turn = turns.begin(clock.now());
+            inbox.fill(&mut turn, &mut clock);
+            assert_eq!(turn.inputs(), numbers.len());
+            Duration::from_nanos(share.usage.take_ns())
+        };
+        assert!(spent(&[1, 3]) < WORKS, "all of it was due to all");
+        assert!(spent(&[2]) >= WORKS / 2);
+        let both = spent(&[1, 2, 3, 4]);
+        assert!(both >= WORKS && both < 3 * WORKS, "{both:?}");
     }
 }

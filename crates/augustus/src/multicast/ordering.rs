@@ -201,6 +201,9 @@ impl<A: Application> Replica<A> {
         if is_padding {
             self.padded_at = Some(self.ticks);
         }
+        // Many small lists cost more than their requests do: they are their leader's.
+        let requests = slot.requests.as_ref().map_or(0, |requests| requests.len() as u64);
+        outbox.is_for_all |= requests >= REQUESTS_PER_LIST;
         let claim = Claim { sequence, view, digest };
         self.log_list(sequence);
         if !broken(Mutant::AcceptedUnlogged) {
@@ -337,6 +340,7 @@ impl<A: Application> Replica<A> {
             }
         }
         if self.delivered > before && !self.is_replaying() {
+            outbox.is_for_all = true;
             self.behind_ticks = 0;
             self.note_progress(now);
             self.answer_queries(outbox);
