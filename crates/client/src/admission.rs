@@ -27,6 +27,8 @@ const LATE: Duration = Duration::from_millis(50);
 const INTERVAL: Duration = Duration::from_millis(100);
 /// And not before so many requests have ended that were asked since it changed last, or a full window of them.
 const SAMPLES_MIN: usize = 16;
+/// Commits count as well where there are so many for each read: then reads may never be enough.
+const FEW_READS: usize = 4;
 /// For how long at least the fastest request is remembered.
 const FASTEST_REMEMBERED: Duration = Duration::from_secs(30);
 /// Who would wait here for longer is refused.
@@ -46,7 +48,7 @@ const READ_CLASSES: usize = 6;
 pub(crate) enum Kind {
     /// A read of keys as of now: it waits for nothing but replicas.
     Read(ReadClass),
-    /// A commit, which may wait for others' transactions, too: it counts where nobody reads.
+    /// A commit, which may wait for others' transactions, too: it counts where few read.
     Commit,
     /// How long it takes depends on what was asked.
     Other,
@@ -142,9 +144,11 @@ impl Window {
         // Each is late or not among its like.
         let sum = |of: fn(&Ended) -> usize| self.reads.iter().map(of).sum::<usize>();
         let reads = (sum(|ended| ended.count), sum(|ended| ended.late));
-        let (count, late) = if reads.0 > 0 { reads } else { (self.commits.count, self.commits.late) };
+        let enough = SAMPLES_MIN.min(self.size);
+        let reads_tell = reads.0 >= enough || FEW_READS * reads.0 >= self.commits.count;
+        let (count, late) = if reads_tell { reads } else { (self.commits.count, self.commits.late) };
         let age = now.duration_since(self.changed_at);
-        if age < INTERVAL || count < SAMPLES_MIN.min(self.size) {
+        if age < INTERVAL || count < enough {
             return;
         }
         let begun_per_second = self.begun as f64 / age.as_secs_f64();
@@ -407,6 +411,27 @@ mod tests {
         assert!(load.interval(POINT, FAST) > size, "a commit that waits for another transaction says nothing of the cluster");
         let size = load.window.size;
         assert!(load.interval(Kind::Commit, FAST + 10 * LATE) < size);
+    }
+
+    #[test]
+    fn a_few_reads_do_not_keep_commits_from_counting() {
+        let mut load = Load::new();
+        load.now += FAST;
+        load.window.note(load.now, POINT, load.now - FAST);
+        assert_eq!(load.window.reads[0].count, 1);
+        assert_eq!(load.interval(Kind::Commit, FAST), 2 * WINDOW_FIRST, "one that has read once and then only writes");
+        // Whoever reads half as much as it writes is judged by what it reads, as soon as that is enough.
+        let note = |load: &mut Load, kind, count: usize, took| {
+            for _ in 0..count {
+                load.window.note(load.now, kind, load.now - took);
+            }
+            load.window.size
+        };
+        load.now += INTERVAL + 10 * LATE;
+        load.window.was_full = true;
+        assert_eq!(note(&mut load, POINT, SAMPLES_MIN - 1, FAST), 2 * WINDOW_FIRST);
+        assert_eq!(note(&mut load, Kind::Commit, 2 * SAMPLES_MIN, 10 * LATE), 2 * WINDOW_FIRST, "not judged yet");
+        assert!(note(&mut load, POINT, 1, FAST) > 2 * WINDOW_FIRST);
     }
 
     #[test]
