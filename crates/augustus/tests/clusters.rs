@@ -54,6 +54,8 @@ struct World {
     signed: usize,
     /// How many requests were sent to be ordered.
     requests: usize,
+    /// How many messages made a replica do what is due to all.
+    for_all: usize,
 }
 
 impl World {
@@ -87,6 +89,7 @@ impl World {
             loses: Box::new(|_, _, _| false),
             signed: 0,
             requests: 0,
+            for_all: 0,
             cluster,
         };
         replicas().for_each(|replica| world.start(replica));
@@ -140,7 +143,10 @@ impl World {
                 let signer = BatchSigner::new(secret(number_of(replica)), CLUSTER, replica, Signatures::Ed25519);
                 let Some(turns) = self.nodes.get_mut(&replica) else { return };
                 let mut turn = turns.begin(self.now);
-                message.into_iter().for_each(|(from, message)| turn.step(self.now, Input::Message { from, message }));
+                if let Some((from, message)) = message {
+                    turn.step(self.now, Input::Message { from, message });
+                    self.for_all += usize::from(turn.was_for_all());
+                }
                 let mut signer = signer;
                 let said = turn.stepped(self.now).persist().expect("the disk is whole").sign(&mut signer);
                 sends.extend(said.own.drain(..).map(|message| (party, message)));
@@ -443,6 +449,14 @@ fn replicas_that_come_back_answer_what_is_asked_again() {
     let Some(Ok(Response::Done { values: found, .. })) = world.answers.remove(&(ALICE, alone)) else { panic!("it was executed") };
     assert_eq!(values(found), [Some("1".to_owned())]);
     assert_eq!(world.pending(), 0);
+}
+
+#[test]
+fn executing_a_list_is_due_to_all_and_accepting_a_small_one_is_not() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1")]).is_ok());
+    world.run_ms(1_000);
+    assert_eq!(world.for_all, 4, "each replica of the shard has executed one list");
 }
 
 #[test]
