@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, ScanRow, Subject, Unsigned};
+use basil::message::{Conflict, JournalEnd, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, ScanRow, Subject, Unsigned};
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, Random, named};
 use simulator::Heard;
@@ -53,7 +53,8 @@ named! {
         WithholdReads,
         /// Says that nothing newer is prepared, whatever is.
         HidePrepared,
-        /// Shows those who compare what they have with it commits and versions that never were, and hides real ones.
+        /// Shows those who compare what they have with it commits and versions that never were, and hides real ones. Tells everybody that their
+        /// data are an older copy, and claims now that its own journal has no end, now that it has just begun.
         ForgePast,
         /// Claims to be in views, and to have logged in views, that nobody is in.
         ClaimViews,
@@ -319,6 +320,18 @@ impl Liar {
         }
     }
 
+    /// Tells whoever asks for the time, ahead of it, that it knows of more than any of them has.
+    fn call_older_copies(&self, sends: &mut Vec<(Party, Message)>) {
+        let known = JournalEnd { lost_up_to: 0, batches: u64::MAX };
+        for (to, message) in std::mem::take(sends) {
+            let tells = matches!(message, Message::ClockReply { .. } | Message::ClockProposal { .. });
+            if tells && matches!(to, Party::Replica(other) if other.shard == self.me.shard) {
+                sends.push((to, Message::JournalKnown { known }));
+            }
+            sends.push((to, message));
+        }
+    }
+
     fn replay(&mut self, sends: &mut Vec<(Party, Message)>) {
         for said in sends.iter() {
             if self.kept.len() < KEPT_MAX {
@@ -356,6 +369,8 @@ impl simulator::Liar<Basil> for Liar {
         }
         let unsigned = &mut lies.unsigned;
         match message {
+            // By what it claims, forgets, repeats or garbles, others find that its data are an older copy. The machine in it would mind.
+            Message::JournalKnown { .. } => return Heard::Swallow,
             Message::Read { .. } | Message::Scan { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => {
                 return Heard::Swallow;
             }
@@ -436,8 +451,7 @@ impl simulator::Liar<Basil> for Liar {
         }
         for (to, message) in &mut *sends {
             match message {
-                // By what it forgets, repeats or garbles, others would find that its data are an older copy, and what lies in it would mind.
-                Message::ClockQuery { journal, .. } => *journal = None,
+                Message::ClockQuery { asked_at, journal } if self.does(ReplicaStrategy::ForgePast) => *journal = another_end(*asked_at),
                 Message::ReadReply { request, clock, results, prepared, .. } => {
                     *clock = another_time(*clock, *request);
                     let asked = self.readers.get(&(*to, *request)).cloned();
@@ -455,6 +469,9 @@ impl simulator::Liar<Basil> for Liar {
                 message if self.does(ReplicaStrategy::ForgePast) => self.bend_past(*to, message),
                 _ => {}
             }
+        }
+        if self.does(ReplicaStrategy::ForgePast) {
+            self.call_older_copies(sends);
         }
         if self.does(ReplicaStrategy::Replay) {
             self.replay(sends);
@@ -509,6 +526,15 @@ fn subject_of(message: &Message) -> Option<Subject> {
 fn made_up(cluster: &Cluster, timestamp: Timestamp, key: &Key) -> Option<Transaction> {
     let write = Write { key: key.clone(), value: Some(Value::from("5000#made up")) };
     Transaction::new(cluster.id(), timestamp, Vec::new(), vec![write]).ok()
+}
+
+/// What a liar says of where its journal ends: nothing, nowhere, or at its beginning.
+fn another_end(asked: u64) -> Option<JournalEnd> {
+    match asked % 3 {
+        0 => None,
+        1 => Some(JournalEnd { lost_up_to: 0, batches: u64::MAX }),
+        _ => Some(JournalEnd { lost_up_to: 0, batches: 0 }),
+    }
 }
 
 /// What a liar says that its clock shows: the truth, something later, or nothing that can be.
