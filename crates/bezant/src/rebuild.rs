@@ -18,6 +18,8 @@ use crate::status;
 /// How often a replica that starts asks whether enough others serve, and how long it waits in between.
 const ASKED_AT_START: usize = 10;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// What data are called that a replica had before it began anew: the first of them with the number 1.
+const LOST: &str = "lost-";
 
 /// Lets a replica whose data are lost or damaged begin anew
 ///
@@ -104,26 +106,63 @@ impl Others {
     }
 }
 
-/// Whether a replica that could not read some of its rows may give them up, and take them over from the others. It is silent meanwhile, and so are
-/// others that do the same: all of them together are to be no more than `f` of the shard.
-pub async fn may_give_up_rows(config: &NodeConfig) -> bool {
+/// Whether the others of the shard serve, so that they make up for what a replica that starts has lost. It is silent meanwhile, and so are others that do the
+/// same: all of them together are to be no more than `f` of the shard.
+///
+/// # Errors
+/// Who does not serve, when that is `f` others or more.
+async fn others_serve(config: &NodeConfig) -> Result<(), String> {
     let mut absent = Vec::new();
     // Others may have been started along with it.
     for _ in 0..ASKED_AT_START {
         let Others { rebuilding, down } = Others::ask(config).await;
         absent = [rebuilding, down].concat();
         if absent.len() < config.topology.cluster.faults() {
-            tracing::info!("an earlier process could not read some rows: all are looked at, and what cannot be read is given up");
-            return true;
+            return Ok(());
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
-    let absent = absent.join(", ");
-    tracing::warn!(
-        absent,
-        "an earlier process could not read some rows, and too many others do not serve to make up for them: start it again once they do"
-    );
-    false
+    Err(absent.join(", "))
+}
+
+/// Whether a replica that could not read some of its rows may give them up, and take them over from the others.
+pub async fn may_give_up_rows(config: &NodeConfig) -> bool {
+    let served = others_serve(config).await;
+    match &served {
+        Ok(()) => tracing::info!("an earlier process could not read some rows: all are looked at, and what cannot be read is given up"),
+        Err(absent) => tracing::warn!(
+            absent,
+            "an earlier process could not read some rows, and too many others do not serve to make up for them: start it again once they do"
+        ),
+    }
+    served.is_ok()
+}
+
+/// Lets a replica whose journal is damaged begin anew, if the others make up for what is lost: `false` where it is not damaged, or they do not. It does so once: where
+/// earlier data are kept beside it, somebody has to look at the disk first.
+pub async fn begin_anew_if_damaged(config: &NodeConfig) -> Result<bool, Failure> {
+    let config = NodeConfig::load(&config.folder, bezant_client::ENGINES)?;
+    let replica = config.replica;
+    let (config, checked) = tokio::task::spawn_blocking(move || {
+        let checked = node::check_data(&config);
+        (config, checked)
+    })
+    .await
+    .attempt("read", "the data")?;
+    let Err(damage @ StoreError::Corrupt { .. }) = checked else { return Ok(false) };
+    let kept = beside(&config.data, &format!("{LOST}1"));
+    if kept.exists() {
+        let kept = kept.display();
+        tracing::error!(%replica, %kept, "its data are damaged, and were before: see to the disk, remove what was kept, and start it again");
+        return Ok(false);
+    }
+    if let Err(absent) = others_serve(&config).await {
+        tracing::error!(%replica, absent, "its data are damaged, and too many others do not serve to make up for them: start it again once they do");
+        return Ok(false);
+    }
+    tracing::error!(%replica, %damage, "its data are damaged: it begins with an empty store, is silent until it has taken over what the others hold, and keeps what was there");
+    tokio::task::spawn_blocking(move || begin_anew(&config)).await.attempt("begin anew with", "an empty store")??;
+    Ok(true)
 }
 
 /// Data that can be read are not thrown away by a slip.
@@ -160,7 +199,7 @@ fn begin_anew(config: &NodeConfig) -> Result<Option<PathBuf>, Failure> {
     node::create_marked_data(config, &new).attempt("make the store", new.display())?;
     let is_empty = fs::read_dir(data).map_or(true, |mut entries| entries.next().is_none());
     let kept =
-        (!is_empty).then(|| (1..u32::MAX).map(|number| beside(data, &format!("lost-{number}"))).find(|place| !place.exists())).flatten();
+        (!is_empty).then(|| (1..u32::MAX).map(|number| beside(data, &format!("{LOST}{number}"))).find(|place| !place.exists())).flatten();
     if let Some(kept) = &kept {
         fs::rename(data, kept).attempt("move the old data aside", data.display())?;
     }

@@ -136,6 +136,16 @@ fn serves(place: &Place, replica: &str) -> bool {
     status["state"] == "serving"
 }
 
+/// Flips a bit early in the journal, with much behind it that is whole.
+fn damage_journal(place: &Place, replica: &str) {
+    let journal = place.path(&format!("bezant-data/{replica}/data/journal"));
+    let names = fs::read_dir(&journal).expect("the journal").map(|entry| entry.expect("an entry").path());
+    let first = names.filter(|path| path.extension().is_some_and(|extension| extension == "log")).min().expect("a segment");
+    let mut bytes = fs::read(&first).expect("read");
+    bytes[600] ^= 1;
+    fs::write(&first, bytes).expect("written");
+}
+
 #[test]
 fn replicas_that_lost_their_disks_are_rebuilt_one_after_the_other_under_load() {
     let place = Place::new();
@@ -166,6 +176,19 @@ fn replicas_that_lost_their_disks_are_rebuilt_one_after_the_other_under_load() {
     for replica in ["s0-r3", "s0-r1"] {
         eventually("nothing is missing", || caught_up(&place, replica, "behind") == 0);
     }
+    // One whose journal is damaged begins anew by itself, once, and keeps what was there.
+    place.kill("s0-r4");
+    damage_journal(&place, "s0-r4");
+    place.run(&["up"]).expect(0);
+    eventually("it is rebuilt", || serves(&place, "s0-r4"));
+    assert!(place.path("bezant-data/s0-r4/data.lost-1/identity.toml").exists());
+    place.kill("s0-r4");
+    damage_journal(&place, "s0-r4");
+    place.run(&["node", "bezant-data/s0-r4"]).expect(3).says("is damaged").says("see to the disk");
+    fs::remove_dir_all(place.path("bezant-data/s0-r4/data.lost-1")).expect("removed");
+    place.run(&["up"]).expect(0);
+    eventually("it is rebuilt", || serves(&place, "s0-r4"));
+    place.run(&["get", "a"]).expect(0).prints("2\n");
     // What can be read is not given up by a slip, and what is given up is kept.
     place.run(&["down"]).expect(0);
     place.run(&["rebuild", "bezant-data/s0-r2"]).expect(2).says("there is nothing to rebuild");

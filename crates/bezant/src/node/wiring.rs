@@ -14,17 +14,28 @@ use store::{Disk, DiskOptions, Options, Store, StoreError};
 use super::{HasRun, Launch, ROOT_CACHE_MAX, Running, owner};
 use crate::evidence::{self, folder_of};
 use crate::failure::{Attempt as _, Failure};
-use crate::rebuild::may_give_up_rows;
+use crate::rebuild::{begin_anew_if_damaged, may_give_up_rows};
 
 /// Runs a replica of the cluster's engine.
 pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure> {
     match config.topology.engine.name {
         // After a start it has forgotten who read what. For as long as such a read may have run ahead of its clock it answers reads, but
         // votes for no writes.
-        name if name == basil::PROFILE.name => launch.run(basil(config).await?, Duration::from_millis(config.settings.time_bound_ms)),
-        name if name == augustus::PROFILE.name => launch.run(augustus(config).await?, Duration::ZERO),
-        name if name == sentinel::PROFILE.name => launch.run(sentinel(config).await?, Duration::ZERO),
+        name if name == basil::PROFILE.name => {
+            launch.run(brought_back(config, basil).await?, Duration::from_millis(config.settings.time_bound_ms))
+        }
+        name if name == augustus::PROFILE.name => launch.run(brought_back(config, augustus).await?, Duration::ZERO),
+        name if name == sentinel::PROFILE.name => launch.run(brought_back(config, sentinel).await?, Duration::ZERO),
         name => Err(Failure::wrong(format!("this program runs no replicas of the engine {name:?}")).at("cluster.toml")),
+    }
+}
+
+/// What `open` brings back from a replica's data; from empty ones, where they are damaged and the others make up for that.
+async fn brought_back<T>(config: &NodeConfig, open: impl AsyncFn(&NodeConfig) -> Result<T, Failure>) -> Result<T, Failure> {
+    match open(config).await {
+        Err(failure) if !begin_anew_if_damaged(config).await? => Err(failure),
+        Err(_) => open(config).await,
+        opened => opened,
     }
 }
 
