@@ -70,7 +70,7 @@ shell     fuzz: types crypto machine store jute basil augustus sentinel runtime 
               config workload bezant
 shell     examples: bezant-client
 shell     buzzer: bezant-client buzzer-model
-shell     xtask:
+shell     xtask: mutants
 ";
 
 static LAYERS: LazyLock<Vec<Layer>> = LazyLock::new(|| {

@@ -275,7 +275,7 @@ impl Executor {
         match self.clients.find(transaction.name()) {
             Known::New => None,
             Known::Forgotten => Some(Verdict::Abort(AbortReason::Forgotten)),
-            Known::Entry(entry) if entry.id != transaction.id() && !broken(Mutant::NumberReused) => {
+            Known::Entry(entry) if entry.id != transaction.id() && !broken(Mutant::NumberUnchecked) => {
                 Some(Verdict::Abort(AbortReason::NumberReused))
             }
             Known::Entry(entry) => Some(self.verdict_of(&entry.state)),
