@@ -173,6 +173,7 @@ fn check_all(workspace: &Workspace, page: &str) -> Vec<String> {
     breaches.extend(check_tests_run(workspace, &|folder| sources(folder)));
     let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
     breaches.extend(check_offers(workspace, &manifest));
+    breaches.extend(check_drawing(workspace, &fs::read_to_string(workspace.root.join("ARCHITECTURE.md")).unwrap_or_default()));
     breaches
 }
 
@@ -287,6 +288,26 @@ fn check_offers(workspace: &Workspace, manifest: &str) -> Vec<String> {
     let offers = section.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" =")).map(|(name, _)| name);
     let idle = offers.filter(|name| !name.starts_with('#') && !is_taken(name));
     idle.map(|name| format!("the root Cargo.toml offers `{name}`, which nobody takes: take the line out")).collect()
+}
+
+/// What the drawing of the layers says otherwise: there a crate depends only on crates in the lines below its own.
+fn check_drawing(workspace: &Workspace, page: &str) -> Vec<String> {
+    let drawing = page.split("```").skip(1).step_by(2).find(|block| block.contains("the laboratory")).unwrap_or_default();
+    let line_of = |name: &str| drawing.lines().position(|line| line.split([' ', ',']).any(|word| word == name));
+    let mut breaches = Vec::new();
+    for (name, member) in &workspace.members {
+        let normal = member.dependencies.iter().filter(|dependency| dependency.kind == Kind::Normal);
+        for to in normal.filter(|dependency| workspace.members.contains_key(&dependency.name)) {
+            match (line_of(name), line_of(&to.name)) {
+                (_, None) => breaches.push(format!("ARCHITECTURE.md does not draw `{}`, on which `{name}` depends", to.name)),
+                (Some(line), Some(below)) if below <= line => {
+                    breaches.push(format!("ARCHITECTURE.md does not draw `{}` below `{name}`, which depends on it", to.name));
+                }
+                _ => {}
+            }
+        }
+    }
+    breaches
 }
 
 /// Every pure layer carries the same `clippy.toml`, because clippy reads only the nearest one.
@@ -584,6 +605,16 @@ mod tests {
         let manifest = "[workspace]\n[workspace.dependencies]\n# Ours.\nbasil = { path = \"basil\" }\nhex = \"0.4\"\nleft-pad = \"1\"\n\n[profile.dev]\nx = 1\n";
         let found = check_offers(&workspace(&["types -> hex"]), manifest);
         assert_eq!(found, ["the root Cargo.toml offers `left-pad`, which nobody takes: take the line out"]);
+    }
+
+    #[test]
+    fn a_drawing_that_has_a_dependency_above_its_user_is_a_breach() {
+        let drawn = |lines: &str| {
+            check_drawing(&workspace(&["basil -> types", "types ->", "xtask ->"]), &format!("```\n the laboratory\n{lines}```"))
+        };
+        assert_eq!(drawn(" basil, an engine\n types  toy\n"), Vec::<String>::new());
+        assert_eq!(drawn(" basil  types\n"), ["ARCHITECTURE.md does not draw `types` below `basil`, which depends on it"]);
+        assert_eq!(drawn(" basil\n"), ["ARCHITECTURE.md does not draw `types`, on which `basil` depends"]);
     }
 
     #[test]
