@@ -405,7 +405,7 @@ fn spells_engine(line: &str) -> Option<&'static str> {
     let spells = |engine: &&&str| {
         code.match_indices(**engine).any(|(at, _)| {
             let (before, after) = (code[..at].chars().next_back(), code[at + engine.len()..].chars().next());
-            !before.is_some_and(is_part) && !after.is_some_and(is_part)
+            !before.is_some_and(|other| is_part(other) || other == ':') && !after.is_some_and(is_part)
         })
     };
     ENGINES.iter().find(spells).copied()
