@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use mutants::Mutant;
 
 use crate::ci::in_root;
 use crate::process::show;
@@ -33,14 +34,14 @@ const KEPT_OUT: &[(&str, &str)] = &[
 /// Features of our crates that the product is built without.
 const FEATURES_OFF: &[&str] = &["enabled", "lab", "mutants"];
 
-/// What no byte of the program may spell: names that only the laboratory's code has, and the folders that it is compiled from.
+/// What no byte of the program may spell, beside the names of all mutants: names that only the laboratory's code has, and the folders that it
+/// is compiled from.
 const UNSPOKEN: &[&str] = &[
     "BEZANT_CLOCK_SET_OFF",
     "BEZANT_MUTANT",
     "byzantine-clients",
     "BROKEN ON PURPOSE",
     "ap-northeast-1",
-    "DecisionUnjustified",
     "crates/adversary/src",
     "crates/bezant-lab/src",
     "crates/capacity/src",
@@ -136,8 +137,22 @@ fn judge_parts(parts: &BTreeSet<(String, String)>, ours: &[&str]) -> Vec<String>
 }
 
 fn judge_bytes(program: &[u8]) -> Vec<String> {
-    let spells = |word: &&&str| program.windows(word.len()).any(|bytes| bytes == word.as_bytes());
-    UNSPOKEN.iter().filter(spells).map(|word| format!("the program spells `{word}`, which is the laboratory's")).collect()
+    let words = UNSPOKEN.iter().copied().chain(Mutant::ALL.iter().map(|mutant| mutant.name()));
+    spelled(program, words).into_iter().map(|word| format!("the program spells `{word}`, which is the laboratory's")).collect()
+}
+
+/// Which of `words` the program spells, all looked for in one pass: a program is large.
+fn spelled<'a>(program: &[u8], words: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    let start = |bytes: &[u8]| usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+    let mut by_start: Vec<Vec<&str>> = vec![Vec::new(); 1 << 16];
+    for word in words {
+        by_start[start(word.as_bytes())].push(word);
+    }
+    let mut found = BTreeSet::new();
+    for (at, bytes) in program.windows(2).enumerate() {
+        found.extend(by_start[start(bytes)].iter().filter(|word| program[at..].starts_with(word.as_bytes())));
+    }
+    found
 }
 
 /// Every command, option and setting of the laboratory is refused, and named.
@@ -207,5 +222,9 @@ mod tests {
     fn a_word_of_the_laboratory_in_the_program_is_a_breach() {
         assert_eq!(judge_bytes(b"\0crates/client/src/lib.rs\0"), Vec::<String>::new());
         assert_eq!(judge_bytes(b"\0crates/simulator/src/lib.rs\0BEZANT_MUTANT").len(), 2);
+        for mutant in Mutant::ALL {
+            let found = judge_bytes(format!("\0before{}", mutant.name()).as_bytes());
+            assert!(found.iter().any(|breach| breach.contains(mutant.name())), "{}: {found:?}", mutant.name());
+        }
     }
 }

@@ -34,7 +34,7 @@ struct Layer {
 /// yet: give it one, and say in `ARCHITECTURE.md` what it is.
 const TABLE: &str = "
 pure      mutants:
-pure      types: mutants
+pure      types:
 pure      crypto: mutants types machine
 pure      machine: mutants types
 pure      engine: types machine
@@ -42,12 +42,12 @@ pure      random:
 pure      jute:
 simulated store: mutants types
 pure      basil: mutants types crypto machine engine store
-pure      cataphract: mutants types crypto machine engine store basil
+pure      cataphract: types machine engine basil
 pure      augustus: mutants types crypto machine engine store
 pure      sentinel: mutants types crypto machine engine store jute
-pure      adversary: types crypto machine engine random store basil
+pure      adversary: types crypto machine engine random basil
 pure      toy: types crypto machine engine store
-shell     runtime: mutants types crypto machine store
+shell     runtime: mutants types crypto machine
 shell     config: types crypto machine engine runtime
 shell     client: types crypto machine engine runtime config
 shell     bezant-client: types random engine basil cataphract augustus sentinel adversary client config
@@ -57,21 +57,20 @@ shell     workload: types client buzzer-model
 shell     backup: types client
 simulated simulator: types crypto machine random store
 simulated capacity: types crypto machine engine random store simulator
-simulated conformance: mutants types crypto machine engine random store jute simulator capacity basil cataphract augustus sentinel adversary
+simulated conformance: mutants types crypto machine engine random store jute simulator capacity basil augustus sentinel adversary
 shell     sql: types client
 shell     zookeeper: types crypto machine engine store jute sentinel runtime monitoring
 shell     console: types client
-shell     bench: types jute client bezant-client config workload monitoring
+shell     bench: jute client bezant-client config workload monitoring
 shell     figures:
-shell     bezant: mutants types crypto machine store basil cataphract augustus sentinel runtime monitoring engine \
-              client bezant-client config workload backup sql zookeeper console bench
-shell     bezant-lab: types crypto basil cataphract augustus sentinel adversary runtime engine client bezant-client \
-              config workload random simulator conformance capacity bench figures bezant
-shell     fuzz: types crypto machine store jute basil cataphract augustus sentinel runtime monitoring engine client \
-              bezant-client config workload bezant
+shell     bezant: mutants types crypto machine store basil augustus sentinel runtime monitoring engine \
+              client bezant-client config backup sql zookeeper console bench
+shell     bezant-lab: types crypto basil runtime bezant-client config random simulator conformance capacity figures bezant
+shell     fuzz: types crypto machine store jute basil augustus sentinel runtime monitoring engine bezant-client \
+              config workload bezant
 shell     examples: bezant-client
 shell     buzzer: bezant-client buzzer-model
-shell     xtask:
+shell     xtask: mutants
 ";
 
 static LAYERS: LazyLock<Vec<Layer>> = LazyLock::new(|| {
@@ -109,8 +108,8 @@ const BANNED_BY_NAME: &[(&str, &str)] = &[
     ("crossbeam-channel", "a machine has no threads"),
 ];
 
-/// The one exception: secret keys are drawn in `crypto`, by whoever sets up a cluster and never in a step.
-const DRAWS_KEYS: (&str, &[&str]) = ("crypto", &["rand", "getrandom"]);
+/// The one exception: `crypto` draws secret keys, and the weights by which it checks many signatures at once; never in a step.
+const DRAWS_KEYS: (&str, &str) = ("crypto", "getrandom");
 
 /// The crates of engines. Everybody else uses the seam in `engine`.
 const ENGINES: &[&str] = &["basil", "cataphract", "augustus", "sentinel"];
@@ -129,6 +128,8 @@ const MAY_NAME_ENGINES: &[(&str, &[&str])] = &[
     ("bezant-lab", &[]),
     ("figures", &[]),
     ("fuzz", &[]),
+    // A rule that can be broken is an engine's, and is named by its paper.
+    ("mutants", &["src/lib.rs"]),
     // The server of Sentinel's own protocol: there is no other engine behind it.
     ("zookeeper", &[]),
     ("xtask", &["src/mutants.rs", "src/rules.rs", "src/smoke.rs"]),
@@ -149,8 +150,9 @@ const ALL_TESTS: &str = "tests/all.rs";
 
 /// Checks the workspace; fails with every breach there is.
 pub fn run(workspace: &Workspace) -> Result<()> {
-    let reasons = read_reasons(workspace)?;
-    let breaches = check_all(workspace, &reasons);
+    let page = read_reasons(workspace)?;
+    let reasons = reasons(&page);
+    let breaches = check_all(workspace, &page);
     if breaches.is_empty() {
         println!("rules: {} crates keep to their layers, {} dependencies have their reasons", workspace.members.len(), reasons.len());
         return Ok(());
@@ -161,26 +163,53 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     bail!("{} breaches of the rules", breaches.len())
 }
 
-fn check_all(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
-    let mut breaches = check(workspace, reasons);
+fn check_all(workspace: &Workspace, page: &str) -> Vec<String> {
+    let mut breaches = check(workspace, &reasons(page));
+    breaches.extend(check_users(workspace, page));
+    breaches.extend(check_allowances(workspace));
     breaches.extend(check_pure_lints(workspace));
     breaches.extend(check_engine_names(workspace, &|folder| sources(folder)));
     breaches.extend(check_lengths(workspace, &|folder| sources(folder)));
     breaches.extend(check_tests_run(workspace, &|folder| sources(folder)));
     let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
     breaches.extend(check_offers(workspace, &manifest));
+    breaches.extend(check_drawing(workspace, &fs::read_to_string(workspace.root.join("ARCHITECTURE.md")).unwrap_or_default()));
     breaches
 }
 
-fn read_reasons(workspace: &Workspace) -> Result<BTreeSet<String>> {
+fn read_reasons(workspace: &Workspace) -> Result<String> {
     let page = workspace.root.join("docs/dependencies.md");
-    Ok(reasons(&fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?))
+    fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))
 }
 
-/// The dependencies that have a reason: the first cell, in backquotes, of each row of a table.
+/// The dependencies that have a reason.
 fn reasons(page: &str) -> BTreeSet<String> {
-    let first_cell = |line: &str| Some(line.trim().strip_prefix("| `")?.split_once('`')?.0.to_owned());
-    page.lines().filter_map(first_cell).collect()
+    rows(page).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The first cell, in backquotes, of each row of a table, and the second.
+fn rows(page: &str) -> impl Iterator<Item = (&str, &str)> {
+    page.lines().filter_map(|line| {
+        let (name, rest) = line.trim().strip_prefix("| `")?.split_once("` |")?;
+        Some((name, rest.split('|').next()?.trim()))
+    })
+}
+
+/// Rows of the page that name other crates than use the dependency.
+fn check_users(workspace: &Workspace, page: &str) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (name, users) in rows(page) {
+        let uses = |member: &Member, kind| member.dependencies.iter().any(|to| to.name == name && to.kind == kind);
+        let (code, rest): (Vec<_>, Vec<_>) = workspace.members.iter().partition(|(_, member)| uses(member, Kind::Normal));
+        let list = |members: Vec<(&String, &Member)>| members.into_iter().map(|(who, _)| who.as_str()).collect::<Vec<_>>().join(", ");
+        let tests = list(rest.into_iter().filter(|(_, member)| uses(member, Kind::Development)).collect());
+        let tests = if tests.is_empty() { tests } else { format!("tests of {tests}") };
+        let all: Vec<String> = [list(code), tests].into_iter().filter(|part| !part.is_empty()).collect();
+        if users != all.join("; ") {
+            breaches.push(format!("docs/dependencies.md says that `{name}` is used by \"{users}\": write \"{}\"", all.join("; ")));
+        }
+    }
+    breaches
 }
 
 fn check(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
@@ -220,7 +249,7 @@ fn check_layer(workspace: &Workspace, layer: &Layer, member: &Member, breaches: 
         }
         if layer.nature == Nature::Pure
             && let Some((_, why)) = BANNED_BY_NAME.iter().chain(BANNED_FROM_REACH).find(|(banned, _)| *banned == to)
-            && !(DRAWS_KEYS.0 == name && DRAWS_KEYS.1.contains(&to))
+            && DRAWS_KEYS != (name, to)
         {
             breaches.push(format!("`{name}` is pure and may not depend on `{to}`: {why}"));
         }
@@ -230,6 +259,19 @@ fn check_layer(workspace: &Workspace, layer: &Layer, member: &Member, breaches: 
             breaches.push(format!("`{name}` reaches `{banned}` through what it depends on: {why}"));
         }
     }
+}
+
+/// What a layer may depend on and does not, though both are there: then the table says less of the code than it could.
+fn check_allowances(workspace: &Workspace) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for layer in LAYERS.iter() {
+        let Some(member) = workspace.members.get(layer.name) else { continue };
+        let takes = |to: &str| member.dependencies.iter().any(|dependency| dependency.name == to && dependency.kind == Kind::Normal);
+        for idle in layer.may_depend_on.iter().filter(|to| workspace.members.contains_key(**to) && !takes(to)) {
+            breaches.push(format!("`{}` may depend on `{idle}` and does not: take that out of xtask/src/rules.rs", layer.name));
+        }
+    }
+    breaches
 }
 
 fn is_shell(name: &str) -> bool {
@@ -246,6 +288,26 @@ fn check_offers(workspace: &Workspace, manifest: &str) -> Vec<String> {
     let offers = section.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" =")).map(|(name, _)| name);
     let idle = offers.filter(|name| !name.starts_with('#') && !is_taken(name));
     idle.map(|name| format!("the root Cargo.toml offers `{name}`, which nobody takes: take the line out")).collect()
+}
+
+/// What the drawing of the layers says otherwise: there a crate depends only on crates in the lines below its own.
+fn check_drawing(workspace: &Workspace, page: &str) -> Vec<String> {
+    let drawing = page.split("```").skip(1).step_by(2).find(|block| block.contains("the laboratory")).unwrap_or_default();
+    let line_of = |name: &str| drawing.lines().position(|line| line.split([' ', ',']).any(|word| word == name));
+    let mut breaches = Vec::new();
+    for (name, member) in &workspace.members {
+        let normal = member.dependencies.iter().filter(|dependency| dependency.kind == Kind::Normal);
+        for to in normal.filter(|dependency| workspace.members.contains_key(&dependency.name)) {
+            match (line_of(name), line_of(&to.name)) {
+                (_, None) => breaches.push(format!("ARCHITECTURE.md does not draw `{}`, on which `{name}` depends", to.name)),
+                (Some(line), Some(below)) if below <= line => {
+                    breaches.push(format!("ARCHITECTURE.md does not draw `{}` below `{name}`, which depends on it", to.name));
+                }
+                _ => {}
+            }
+        }
+    }
+    breaches
 }
 
 /// Every pure layer carries the same `clippy.toml`, because clippy reads only the nearest one.
@@ -276,7 +338,7 @@ fn check_engine_names(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(Str
             continue;
         }
         for (file, text) in sources(&member.folder) {
-            // Tests of the program choose engines by name, as users do; code may not.
+            // Tests of the program choose engines by name, as users do; code may not, nor may what it says to users of any engine.
             let may_spell = !file.starts_with("src/");
             let names = |line| names_engine(line).or_else(|| spells_engine(line).filter(|_| !may_spell));
             let named = text.lines().enumerate().find_map(|(at, line)| Some((at + 1, names(line)?)));
@@ -334,10 +396,19 @@ fn names_engine(line: &str) -> Option<&'static str> {
     ENGINES.iter().find(uses).copied()
 }
 
-/// The engine whose name stands in quotes in a line of code, where something may depend on which engine runs.
+/// The engine whose name is a word of its own in a line of code, which is in a string: something may depend on which engine runs, or speak of
+/// one to users of all. Examples of command lines may choose one. A name with a hyphen is another's: of a workload, or a folder.
 fn spells_engine(line: &str) -> Option<&'static str> {
     let code = if line.trim_start().starts_with("//") { "" } else { line.split(" // ").next().unwrap_or_default() };
-    ENGINES.iter().find(|engine| code.contains(&format!("\"{engine}\""))).copied()
+    let code = code.to_lowercase().replace("--engine ", "--engine-");
+    let is_part = |other: char| other.is_alphanumeric() || "_-(".contains(other);
+    let spells = |engine: &&&str| {
+        code.match_indices(**engine).any(|(at, _)| {
+            let (before, after) = (code[..at].chars().next_back(), code[at + engine.len()..].chars().next());
+            !before.is_some_and(|other| is_part(other) || other == ':') && !after.is_some_and(is_part)
+        })
+    };
+    ENGINES.iter().find(spells).copied()
 }
 
 /// The Rust files of a crate: their paths in it, and what they hold.
@@ -389,7 +460,7 @@ mod tests {
     #[test]
     fn a_valid_workspace_has_no_breach() {
         let house =
-            ["types -> bytes", "crypto -> types rand", "machine -> types", "store -> types rustix", "basil -> types store proptest*"];
+            ["types -> bytes", "crypto -> types getrandom", "machine -> types", "store -> types rustix", "basil -> types store proptest*"];
         assert_eq!(breaches(&house), Vec::<String>::new());
     }
 
@@ -413,6 +484,14 @@ mod tests {
         assert_eq!(breaches(&["bezant-client -> basil", "basil ->"]), Vec::<String>::new());
         let found = breaches(&["client ->", "basil -> client"]);
         assert_eq!(found, ["`basil` may not depend on `client`; it may depend on mutants, types, crypto, machine, engine, store"]);
+    }
+
+    #[test]
+    fn an_allowance_that_nobody_uses_is_a_breach() {
+        let idle = |crates: &[&str]| check_allowances(&workspace(crates));
+        assert_eq!(idle(&["toy -> types", "types ->"]), Vec::<String>::new(), "what is not there yet cannot be used");
+        let found = idle(&["toy -> types*", "types ->"]);
+        assert_eq!(found, ["`toy` may depend on `types` and does not: take that out of xtask/src/rules.rs"]);
     }
 
     #[test]
@@ -443,6 +522,9 @@ mod tests {
         assert_eq!(found, ["`bench` names `augustus` in src/lib.rs:2: only wiring may; use the seam in `engine`"]);
         assert_eq!(naming("bench -> client", "src/lib.rs", "run(\"augustus-a\"); // not \"basil\""), Vec::<String>::new());
         assert_eq!(naming("bezant -> basil", "tests/cli.rs", "[\"--engine\", \"augustus\"]"), Vec::<String>::new());
+        let found = naming("store -> types", "src/error.rs", "    \"A replica of Basil that is started again\",");
+        assert_eq!(found, ["`store` names `basil` in src/error.rs:1: only wiring may; use the seam in `engine`"]);
+        assert_eq!(naming("bezant -> basil", "src/lib.rs", "bezant init three --engine sentinel\\n\\"), Vec::<String>::new());
     }
 
     #[test]
@@ -510,10 +592,29 @@ mod tests {
     }
 
     #[test]
+    fn a_row_that_names_other_users_than_there_are_is_a_breach() {
+        let workspace = workspace(&["types -> bytes", "store -> bytes hex*", "client -> bytes*"]);
+        let page = "| dependency | used by | why |\n|---|---|---|\n| `bytes` | store, types; tests of client | x |\n| `hex` | tests of store | x |\n";
+        assert_eq!(check_users(&workspace, page), Vec::<String>::new());
+        let found = check_users(&workspace, "| `hex` | store, types | x |");
+        assert_eq!(found, ["docs/dependencies.md says that `hex` is used by \"store, types\": write \"tests of store\""]);
+    }
+
+    #[test]
     fn a_workspace_dependency_without_user_is_a_breach() {
         let manifest = "[workspace]\n[workspace.dependencies]\n# Ours.\nbasil = { path = \"basil\" }\nhex = \"0.4\"\nleft-pad = \"1\"\n\n[profile.dev]\nx = 1\n";
         let found = check_offers(&workspace(&["types -> hex"]), manifest);
         assert_eq!(found, ["the root Cargo.toml offers `left-pad`, which nobody takes: take the line out"]);
+    }
+
+    #[test]
+    fn a_drawing_that_has_a_dependency_above_its_user_is_a_breach() {
+        let drawn = |lines: &str| {
+            check_drawing(&workspace(&["basil -> types", "types ->", "xtask ->"]), &format!("```\n the laboratory\n{lines}```"))
+        };
+        assert_eq!(drawn(" basil, an engine\n types  toy\n"), Vec::<String>::new());
+        assert_eq!(drawn(" basil  types\n"), ["ARCHITECTURE.md does not draw `types` below `basil`, which depends on it"]);
+        assert_eq!(drawn(" basil\n"), ["ARCHITECTURE.md does not draw `types`, on which `basil` depends"]);
     }
 
     #[test]
@@ -528,7 +629,7 @@ mod tests {
     #[test]
     fn this_workspace_keeps_the_rules() {
         let workspace = Workspace::load().expect("cargo describes this workspace");
-        let reasons = read_reasons(&workspace).expect("the page of reasons is there");
-        assert_eq!(check_all(&workspace, &reasons), Vec::<String>::new());
+        let page = read_reasons(&workspace).expect("the page of reasons is there");
+        assert_eq!(check_all(&workspace, &page), Vec::<String>::new());
     }
 }

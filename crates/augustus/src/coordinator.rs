@@ -18,7 +18,7 @@ use mutants::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, ShardId, TransactionId};
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
-use crate::limits::{FINISHING_MAX, INQUIRIES_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
+use crate::limits::{ENDED_CHECKS_MAX, FINISHING_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
 use crate::operation::{Found, Operation};
 use crate::request::{AbortReason, Answer, Refusal, Request, Verdict};
 use crate::transaction::{Name, Transaction, TransactionError};
@@ -110,7 +110,7 @@ pub struct Coordinator {
     unsettled: usize,
     settlement: Option<Settlement>,
     /// By client and session.
-    inquiries: BTreeMap<(ClientId, u64), Inquiry>,
+    ended_checks: BTreeMap<(ClientId, u64), EndedCheck>,
     /// How many transactions it has left pending, if that is what it does (attack a.2 of §3.4).
     #[cfg(feature = "lab")]
     pub(crate) left: Option<u64>,
@@ -137,7 +137,7 @@ enum Purpose {
     End(TransactionId),
     Settle,
     Forget,
-    Inquire(ClientId, u64),
+    CheckEnded(ClientId, u64),
     ForgetEnded(ClientId, u64),
 }
 
@@ -151,7 +151,7 @@ struct Settlement {
 
 /// Lets a shard forget outcomes of a session that is another's.
 #[derive(Debug)]
-struct Inquiry {
+struct EndedCheck {
     statement: EndedStatement,
     shard: ShardId,
     /// Who has to state it.
@@ -183,7 +183,7 @@ impl Coordinator {
             orders: BTreeMap::new(),
             unsettled: 0,
             settlement: None,
-            inquiries: BTreeMap::new(),
+            ended_checks: BTreeMap::new(),
             #[cfg(feature = "lab")]
             left: None,
         }
@@ -238,13 +238,13 @@ impl Coordinator {
     /// Lets a shard forget outcomes of anybody's session, once the other shards have stated that they do not need them.
     pub(crate) fn settle_for(&mut self, statement: EndedStatement, shard: ShardId, others: &[ShardId], out: &mut Vec<Output>) {
         let (client, session) = (statement.client, statement.session);
-        if self.inquiries.contains_key(&(client, session)) || self.inquiries.len() >= INQUIRIES_MAX {
+        if self.ended_checks.contains_key(&(client, session)) || self.ended_checks.len() >= ENDED_CHECKS_MAX {
             return;
         }
-        let inquiry = Inquiry { statement, shard, others: others.to_vec(), stated: BTreeMap::new(), orders: 0 };
-        self.inquiries.insert((client, session), inquiry);
+        let ended_check = EndedCheck { statement, shard, others: others.to_vec(), stated: BTreeMap::new(), orders: 0 };
+        self.ended_checks.insert((client, session), ended_check);
         for other in others {
-            self.order(Purpose::Inquire(client, session), *other, Request::Inquire(statement), out);
+            self.order(Purpose::CheckEnded(client, session), *other, Request::CheckEnded(statement), out);
         }
     }
 
@@ -257,21 +257,21 @@ impl Coordinator {
         signers: Option<Signers>,
         out: &mut Vec<Output>,
     ) {
-        let Some(inquiry) = self.inquiries.get_mut(&(client, session)) else { return };
-        if let Some(signers) = signers.filter(|_| said == inquiry.statement) {
-            inquiry.stated.insert(shard, signers);
+        let Some(ended_check) = self.ended_checks.get_mut(&(client, session)) else { return };
+        if let Some(signers) = signers.filter(|_| said == ended_check.statement) {
+            ended_check.stated.insert(shard, signers);
         }
-        if inquiry.stated.keys().eq(inquiry.others.iter()) {
-            let (statement, shard) = (inquiry.statement, inquiry.shard);
-            let stated = inquiry.stated.values().cloned().collect();
+        if ended_check.stated.keys().eq(ended_check.others.iter()) {
+            let (statement, shard) = (ended_check.statement, ended_check.shard);
+            let stated = ended_check.stated.values().cloned().collect();
             self.order(Purpose::ForgetEnded(client, session), shard, Request::ForgetEnded(statement, stated), out);
         }
-        self.end_inquiry((client, session));
+        self.close_ended_check((client, session));
     }
 
-    fn end_inquiry(&mut self, key: (ClientId, u64)) {
-        if self.inquiries.get(&key).is_some_and(|inquiry| inquiry.orders == 0) {
-            self.inquiries.remove(&key);
+    fn close_ended_check(&mut self, key: (ClientId, u64)) {
+        if self.ended_checks.get(&key).is_some_and(|ended_check| ended_check.orders == 0) {
+            self.ended_checks.remove(&key);
         }
     }
 
@@ -287,8 +287,8 @@ impl Coordinator {
         match purpose {
             Purpose::Vote(id) | Purpose::End(id) => &mut self.attempts.get_mut(&id).expect("orders are of transactions under way").orders,
             Purpose::Settle | Purpose::Forget => &mut self.settlement.as_mut().expect("orders are of the settlement under way").orders,
-            Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session) => {
-                &mut self.inquiries.get_mut(&(client, session)).expect("orders are of inquiries under way").orders
+            Purpose::CheckEnded(client, session) | Purpose::ForgetEnded(client, session) => {
+                &mut self.ended_checks.get_mut(&(client, session)).expect("orders are of checks under way").orders
             }
         }
     }
@@ -301,7 +301,7 @@ impl Coordinator {
             (Purpose::End(own), Answer::Ended(id, _)) => own == *id,
             (Purpose::Settle, Answer::Settled(_)) => is_signed,
             (Purpose::Forget, Answer::Settled(_)) => true,
-            (Purpose::Inquire(..), Answer::Gone(_)) => is_signed,
+            (Purpose::CheckEnded(..), Answer::Gone(_)) => is_signed,
             (Purpose::ForgetEnded(..), Answer::Gone(_)) => true,
             _ => false,
         }
@@ -337,12 +337,12 @@ impl Coordinator {
         match (purpose, answer) {
             (Purpose::Vote(id), Answer::Voted(_, verdict)) => self.on_verdict(id, shard, verdict, signers, out),
             (Purpose::Vote(id), Answer::Refused(refusal)) => self.on_refused(id, refusal, out),
-            (Purpose::Vote(id) | Purpose::End(id), _) => self.let_go(id, out),
+            (Purpose::Vote(id) | Purpose::End(id), _) => self.remove_if_idle(id, out),
             (Purpose::Settle | Purpose::Forget, Answer::Settled(statement)) => self.on_settled(statement, signers, out),
             // The cluster has another opinion of who its clients are: nothing will come of it.
             (Purpose::Settle | Purpose::Forget, _) => {}
-            (Purpose::Inquire(client, session), Answer::Gone(said)) => self.on_gone((client, session), shard, said, signers, out),
-            (Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session), _) => self.end_inquiry((client, session)),
+            (Purpose::CheckEnded(client, session), Answer::Gone(said)) => self.on_gone((client, session), shard, said, signers, out),
+            (Purpose::CheckEnded(client, session) | Purpose::ForgetEnded(client, session), _) => self.close_ended_check((client, session)),
         }
         self.settle(out);
     }
@@ -352,9 +352,9 @@ impl Coordinator {
         let Some(OpenOrder { purpose, .. }) = self.orders.remove(&number) else { return };
         *self.orders_of(purpose) -= 1;
         match purpose {
-            Purpose::Vote(id) | Purpose::End(id) => self.let_go(id, out),
+            Purpose::Vote(id) | Purpose::End(id) => self.remove_if_idle(id, out),
             Purpose::Settle | Purpose::Forget => {}
-            Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session) => self.end_inquiry((client, session)),
+            Purpose::CheckEnded(client, session) | Purpose::ForgetEnded(client, session) => self.close_ended_check((client, session)),
         }
     }
 
@@ -412,7 +412,7 @@ impl Coordinator {
                 self.order(Purpose::End(id), shard, request.clone(), out);
             }
         }
-        self.let_go(id, out);
+        self.remove_if_idle(id, out);
     }
 
     fn on_refused(&mut self, id: TransactionId, refusal: Refusal, out: &mut Vec<Output>) {
@@ -420,11 +420,11 @@ impl Coordinator {
         if attempt.found_at.is_none() && !std::mem::replace(&mut attempt.is_known, true) {
             out.push(Output::Ended(id, Outcome::Refused(refusal)));
         }
-        self.let_go(id, out);
+        self.remove_if_idle(id, out);
     }
 
     /// Forgets a transaction for which nothing is under way any more.
-    fn let_go(&mut self, id: TransactionId, out: &mut Vec<Output>) {
+    fn remove_if_idle(&mut self, id: TransactionId, out: &mut Vec<Output>) {
         if let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.orders == 0) {
             if attempt.found_at.is_none() && !attempt.is_known {
                 out.push(Output::Ended(id, Outcome::Unknown));

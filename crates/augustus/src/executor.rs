@@ -151,7 +151,7 @@ impl Executor {
                 settled(SettledStatement { client, session: *session, below: self.clients.settled(client, *session, *below) })
             }
             Request::Forget(statement, _) => Reply { answer: Answer::Settled(*statement), statement: None },
-            Request::Inquire(statement) => self.on_inquire(statement),
+            Request::CheckEnded(statement) => self.on_check_ended(statement),
             Request::ForgetEnded(statement, _) => Reply { answer: Answer::Gone(*statement), statement: None },
         }
     }
@@ -235,7 +235,7 @@ impl Executor {
             Request::Release(name, id) => self.on_release(ordered.client, *name, *id),
             Request::Settle { session, below } => self.on_settle(ordered.client, *session, *below),
             Request::Forget(statement, settled) => self.on_forget(statement, settled),
-            Request::Inquire(statement) => self.on_inquire(statement),
+            Request::CheckEnded(statement) => self.on_check_ended(statement),
             Request::ForgetEnded(statement, others) => {
                 let shards: Vec<ShardId> = others.iter().map(|signers| signers.shard).collect();
                 self.clients.forget_ended(statement, &shards, &mut self.directory);
@@ -275,7 +275,7 @@ impl Executor {
         match self.clients.find(transaction.name()) {
             Known::New => None,
             Known::Forgotten => Some(Verdict::Abort(AbortReason::Forgotten)),
-            Known::Entry(entry) if entry.id != transaction.id() && !broken(Mutant::NumberReused) => {
+            Known::Entry(entry) if entry.id != transaction.id() && !broken(Mutant::NumberUnchecked) => {
                 Some(Verdict::Abort(AbortReason::NumberReused))
             }
             Known::Entry(entry) => Some(self.verdict_of(&entry.state)),
@@ -585,7 +585,7 @@ impl Executor {
     }
 
     /// Says which transactions have ended here. That changes nothing, and stays so.
-    fn on_inquire(&self, asked: &EndedStatement) -> Reply {
+    fn on_check_ended(&self, asked: &EndedStatement) -> Reply {
         let EndedStatement { client, session, first, .. } = *asked;
         let mut gone = EndedStatement::none(client, session, first);
         for number in asked.numbers() {

@@ -28,7 +28,7 @@ const UNSETTLED_WAITS: u64 = 2;
 /// How often a janitor looks, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 /// How long it waits for the answers to what it asks, in milliseconds.
-const PATIENCE_MS: u64 = 10_000;
+const ANSWER_TIMEOUT_MS: u64 = 10_000;
 /// How many transactions it finishes at a time.
 const FINISHING_MAX: usize = 16;
 
@@ -53,7 +53,7 @@ impl Janitor {
         Self {
             me,
             coordinator: Coordinator::new(cluster.clone(), name, session.0),
-            orders: Orders::new(cluster, name, session, PATIENCE_MS),
+            orders: Orders::new(cluster, name, session, ANSWER_TIMEOUT_MS),
             seen: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             looks_at: now,

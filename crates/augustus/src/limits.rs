@@ -43,6 +43,6 @@ pub const UNDER_WAY_MAX: usize = 1_024;
 /// How many of others' transactions one process of a client finishes at a time.
 pub const FINISHING_MAX: usize = 64;
 /// For how many sessions one process asks at a time whether outcomes may be forgotten.
-pub const INQUIRIES_MAX: usize = 16;
+pub const ENDED_CHECKS_MAX: usize = 16;
 /// After so many transactions over several shards a process asks the shards to settle.
 pub const SETTLE_EVERY: usize = 1_024;

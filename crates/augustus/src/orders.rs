@@ -31,7 +31,7 @@ pub(crate) struct Orders {
     client: ClientId,
     session: Session,
     /// For how long an order is said again, in milliseconds.
-    patience_ms: u64,
+    timeout_ms: u64,
     shards: Vec<Numbers>,
     under_way: BTreeMap<u64, UnderWay>,
     /// When each is to be said again.
@@ -57,9 +57,9 @@ struct UnderWay {
 }
 
 impl Orders {
-    pub fn new(cluster: Arc<Cluster>, client: ClientId, session: Session, patience_ms: u64) -> Self {
+    pub fn new(cluster: Arc<Cluster>, client: ClientId, session: Session, timeout_ms: u64) -> Self {
         let shards = cluster.shards().map(|_| Numbers::default()).collect();
-        Self { cluster, client, session, patience_ms, shards, under_way: BTreeMap::new(), retries: VecDeque::new(), retried: 0 }
+        Self { cluster, client, session, timeout_ms, shards, under_way: BTreeMap::new(), retries: VecDeque::new(), retried: 0 }
     }
 
     /// Whether another transaction may begin at a shard. What ends one that has begun always may.
@@ -75,7 +75,7 @@ impl Orders {
         numbers.orders.insert(number, order);
         let key = RequestKey { client: self.client, session: self.session, number };
         let message = Message::Request(Request { key, payload: request.to_bytes().into() });
-        let gives_up_at = now.after_ms(self.patience_ms);
+        let gives_up_at = now.after_ms(self.timeout_ms);
         self.under_way.insert(order, UnderWay { shard, number, message, gives_up_at });
         self.say(now, order, outbox);
     }

@@ -35,7 +35,7 @@ pub enum Request {
     /// Forget the outcomes of a session's transactions below a number, as other shards have stated that they need them no more.
     Forget(SettledStatement, Vec<Signers>),
     /// State which of these transactions, of anybody's session, are known here and not pending.
-    Inquire(EndedStatement),
+    CheckEnded(EndedStatement),
     /// Forget the outcomes of these transactions, as other shards have stated that they need them no more.
     ForgetEnded(EndedStatement, Vec<Signers>),
 }
@@ -211,7 +211,7 @@ pub enum Refusal {
 impl SignatureClaims for Request {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         match self {
-            Self::Run(_) | Self::Release(..) | Self::Settle { .. } | Self::Inquire(_) | Self::Finish(_, None) => Ok(()),
+            Self::Run(_) | Self::Release(..) | Self::Settle { .. } | Self::CheckEnded(_) | Self::Finish(_, None) => Ok(()),
             Self::Finish(transaction, Some(signers)) => {
                 signers.claims(cluster, &VoteStatement { id: transaction.id(), vote: Vote::Commit }, out)
             }
@@ -265,7 +265,7 @@ impl Encode for Request {
                 statement.encode(out);
                 compress_all(all, &mut compression, out);
             }
-            Self::Inquire(statement) => {
+            Self::CheckEnded(statement) => {
                 out.push(7);
                 statement.encode(out);
             }
@@ -292,7 +292,7 @@ impl Decode for Request {
             4 => Ok(Self::Release(Name::decode(reader)?, TransactionId::decode(reader)?)),
             5 => Ok(Self::Settle { session: u64::decode(reader)?, below: u64::decode(reader)? }),
             6 => Ok(Self::Forget(SettledStatement::decode(reader)?, decompress_all(reader, &mut compression)?)),
-            7 => Ok(Self::Inquire(EndedStatement::decode(reader)?)),
+            7 => Ok(Self::CheckEnded(EndedStatement::decode(reader)?)),
             8 => Ok(Self::ForgetEnded(EndedStatement::decode(reader)?, decompress_all(reader, &mut compression)?)),
             _ => Err(DecodeError::UnknownTag("a request")),
         }

@@ -9,7 +9,7 @@
 //! A transaction that only read, and all in one request, has committed with that: what it read was so at one moment.
 //!
 //! The application is answered in time, whatever replicas do. What the coordinator still has to end then it goes on with for
-//! [`PATIENCE_MS`]; and what it leaves unfinished, replicas finish.
+//! [`UNAWAITED_TIMEOUT_MS`]; and what it leaves unfinished, replicas finish.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -50,7 +50,7 @@ pub static PROFILE: Profile = Profile {
 /// A certificate of so many shards' votes is a request that a shard takes.
 const SHARDS_MAX: usize = 64;
 /// For how long the session goes on with what its application does not wait for any more, in milliseconds.
-const PATIENCE_MS: u64 = 10_000;
+const UNAWAITED_TIMEOUT_MS: u64 = 10_000;
 /// Who is met in the way so long after it was met first, in milliseconds, is finished. Until then its own process is given the time to do it.
 const FINISH_AFTER_MS: u64 = 50;
 /// Who was met so long ago, in milliseconds, was not in the way again.
@@ -152,7 +152,7 @@ impl Session {
             queries: Queries::new(cluster.clone(), quorum),
             timeout_ms,
             coordinator: Coordinator::new(cluster.clone(), client, session.0),
-            orders: Orders::new(cluster.clone(), client, session, timeout_ms.saturating_add(PATIENCE_MS)),
+            orders: Orders::new(cluster.clone(), client, session, timeout_ms.saturating_add(UNAWAITED_TIMEOUT_MS)),
             under_way: BTreeMap::new(),
             timeouts: BTreeSet::new(),
             waiting: BTreeMap::new(),

@@ -100,7 +100,7 @@ fn every_request_and_every_answer_has_one_encoding() {
         Request::Decide(transaction.name(), harness.certificate(&transaction, Vote::Abort, &[2])),
         Request::Release(transaction.name(), transaction.id()),
         Request::Settle { session: 1, below: 9 },
-        Request::Inquire(ended),
+        Request::CheckEnded(ended),
         Request::ForgetEnded(ended, vec![harness.signers(1, &[0, 1], &ended)]),
         Request::Forget(statement, vec![harness.settled(1, statement), harness.settled(2, statement)]),
     ];

@@ -332,10 +332,10 @@ fn anybody_may_have_a_commit_forgotten_once_it_is_pending_nowhere() {
     let mut asked = EndedStatement::none(ALICE, 1, 3);
     [3, 4].into_iter().for_each(|number| asked.add(number));
     let gone = |harness: &mut Harness, shard| {
-        let reply = harness.one(shard, BOB, Request::Inquire(asked));
+        let reply = harness.one(shard, BOB, Request::CheckEnded(asked));
         let Some(Signed::Gone(said)) = reply.statement else { panic!("{reply:?}") };
         assert_eq!(
-            (&reply.answer, harness.executors[0][0].answered(BOB, &Request::Inquire(asked)).statement.is_some()),
+            (&reply.answer, harness.executors[0][0].answered(BOB, &Request::CheckEnded(asked)).statement.is_some()),
             (&Answer::Gone(said), true)
         );
         said.numbers().collect::<Vec<u64>>()

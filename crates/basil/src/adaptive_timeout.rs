@@ -2,12 +2,12 @@
 //! answer, before asking again.
 //!
 //! Waiting costs latency when a replica is down; not waiting costs a round trip when one is merely slow. So the
-//! grace follows how late the last vote has been; who is late again and again is not waited for at all ([`crate::coordinator`]). It is never
+//! wait follows how late the last vote has been; who is late again and again is not waited for at all ([`crate::coordinator`]). It is never
 //! longer than 50 ms or, where that takes longer, than the slow path itself: then a wait in vain costs at most what not waiting costs every time.
 
-/// The longest grace where logging takes less, in microseconds.
+/// The longest wait where logging takes less, in microseconds.
 const WAIT_US_MAX: u64 = 50_000;
-/// The shortest grace, in microseconds.
+/// The shortest wait, in microseconds.
 pub(crate) const WAIT_US_MIN: u64 = 2_000;
 
 /// What is known of one shard's last votes.
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grace_follows_the_last_vote() {
+    fn the_wait_follows_the_last_vote() {
         let mut adaptive_timeout = AdaptiveTimeout::default();
         for _ in 0..100 {
             adaptive_timeout.unanimous(10_000);

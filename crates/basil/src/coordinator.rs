@@ -360,7 +360,7 @@ impl Coordinator {
                     self.adaptive_timeout[usize::from(shard.0)].unanimous(lag);
                 }
             }
-            self.conclude(now, Arc::new(Certificate { id, decision, proof: Proof::Fast(proofs) }), Path::Fast, out);
+            self.end_attempt(now, Arc::new(Certificate { id, decision, proof: Proof::Fast(proofs) }), Path::Fast, out);
             return;
         }
         if attempt.logging.is_some() {
@@ -428,7 +428,7 @@ impl Coordinator {
         }
         if let Some((decision, set)) = attempt.logged.agreed(self.quorums) {
             // §4.2 (7), §5 (5)
-            self.conclude(now, Arc::new(Certificate { id, decision, proof: Proof::Logged(set) }), Path::Slow, out);
+            self.end_attempt(now, Arc::new(Certificate { id, decision, proof: Proof::Logged(set) }), Path::Slow, out);
         } else if attempt.elections == 0 && attempt.logged.count() >= self.quorums.elected() && attempt.logged.are_split(self.quorums) {
             self.invoke_fallback(now, id, out); // Not while too few to elect anybody are known to have logged anything.
         } else {
@@ -437,7 +437,7 @@ impl Coordinator {
     }
 
     /// Writeback (§4.3): tells whoever asked for it how it ends, and every replica, or those who tell the others.
-    fn conclude(&mut self, now: Time, certificate: Arc<Certificate>, path: Path, out: &mut Out) {
+    fn end_attempt(&mut self, now: Time, certificate: Arc<Certificate>, path: Path, out: &mut Out) {
         let id = certificate.id;
         let Some(attempt) = self.take(id) else { return };
         if !attempt.was_finish && attempt.dependencies.is_empty() && path != Path::Recovered {
@@ -785,7 +785,7 @@ impl Machine for Coordinator {
                         Timer::ClockTold => {}
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
                         Timer::ScanEscalation(number) => self.on_scan_escalation(now, number, outbox),
-                        Timer::ReadValidation(number) => self.on_confirmation_over(now, number, outbox),
+                        Timer::ReadValidation(number) => self.on_validation_over(now, number, outbox),
                         Timer::FastPathWait(id) => self.on_fast_path_wait_over(now, id, outbox),
                         Timer::Evidence(id) => self.show_evidence(id, outbox),
                         Timer::Dependencies(id) => self.finish_dependencies(now, id, outbox),

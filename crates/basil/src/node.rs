@@ -291,12 +291,8 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             .in_status("store.memtable_bytes");
         let overdue = "Memory of those of them that should be in the base table by now; from 128 MiB on syncs wait for checkpoints";
         out.gauge("store_overdue_bytes", overdue, store.overdue_bytes as u64).in_status("store.overdue_bytes");
-        out.counter(
-            "store_paced_seconds",
-            "How long syncs have waited for checkpoints that were late, in whole seconds",
-            store.paced_us / 1_000_000,
-        )
-        .in_status("store.paced_seconds");
+        out.duration("store_paced_seconds", "How long syncs have waited for checkpoints that were late", store.paced_us)
+            .in_status("store.paced_seconds");
         out.gauge("store_cache_bytes", "Memory of the row cache", store.cache_bytes).in_status("store.cache_bytes");
         out.gauge("store_journal_bytes", "Size of the journal", store.journal_bytes).in_status("store.journal_bytes");
         out.state("watermark", "What is older is decided and may be forgotten", self.replica.store().watermark().time);

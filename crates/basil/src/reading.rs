@@ -60,7 +60,7 @@ pub(crate) enum Choice {
     /// The newest version anybody named is vouched for: no other reply could be needed.
     Newest(ReadFound),
     /// This one is vouched for, and a newer one is named by too few.
-    Vouched(ReadFound),
+    WeakQuorum(ReadFound),
     /// Nothing is vouched for.
     Nothing,
 }
@@ -173,7 +173,7 @@ impl KeyReplies {
         }
         let named = self.committed.iter().map(|(version, _, _)| *version);
         let named = named.chain(self.prepared.iter().map(|(transaction, _)| transaction.timestamp()));
-        if named.max().is_some_and(|newest| newest <= found.version) { Choice::Newest(found) } else { Choice::Vouched(found) }
+        if named.max().is_some_and(|newest| newest <= found.version) { Choice::Newest(found) } else { Choice::WeakQuorum(found) }
     }
 }
 

@@ -67,8 +67,8 @@ pub fn next_view(own: u32, pace: Pace, views: &[u32], quorums: Quorums) -> u32 {
     let mut descending = views.to_vec();
     descending.sort_unstable_by(|one, other| other.cmp(one));
     let reached_by = |count: usize| descending.get(count - 1).copied();
-    let vouched = if broken(Mutant::ViewFollowedOfOne) { 1 } else { quorums.weak() };
-    let level = reached_by(vouched).map_or(own, |view| own.max(view));
+    let weak_quorum = if broken(Mutant::ViewFollowedOfOne) { 1 } else { quorums.weak() };
+    let level = reached_by(weak_quorum).map_or(own, |view| own.max(view));
     match (pace, reached_by(quorums.view_passed())) {
         (Pace::Advance, Some(view)) => level.max(view.saturating_add(1)),
         (Pace::Advance, None) | (Pace::CatchUp, _) => level,

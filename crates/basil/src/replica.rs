@@ -103,17 +103,17 @@ pub struct Replica<M: StorageBackend> {
     /// When to clean up, or to take the next step of it.
     checkpoint_at: Time,
     sweep: Option<Sweep>,
-    /// While a fold is under way: when to look after it.
-    fold_poll_at: Option<Time>,
+    /// While a checkpoint is under way: when to look after it.
+    checkpoint_poll_at: Option<Time>,
     /// Up to where the running checkpoints are to reach, in nanoseconds.
-    fold_wanted: u64,
+    checkpoint_wanted: u64,
     /// Whether a checkpoint follows that takes less than a full one.
-    fold_all: bool,
+    checkpoint_all: bool,
     /// Closed journal segments, oldest first, each with the highest timestamp it can hold.
     segments: VecDeque<(SegmentNumber, u64)>,
     /// The bytes of the journal when the last of them was closed, less what was released since.
     journal_bytes_closed: u64,
-    /// The newest watermark whose fold is known to be durable.
+    /// The newest watermark whose checkpoint is known to be durable.
     checkpointed: u64,
 }
 
@@ -334,7 +334,7 @@ impl<M: StorageBackend> Replica<M> {
     /// The paper lets a replica vote on whatever a finisher brings. Here nobody signs a request, so a replica votes only on
     /// what the author's own channel brought, or what `f + 1` replicas of one shard voted to commit: one of them is
     /// correct, and the first correct one had it from the author. (A vote to abort shows nothing, being what a replica
-    /// says of what no author brought.) What never gets there is voted down after a grace, so that everything ends
+    /// says of what no author brought.) What never gets there is voted down after a timeout, so that everything ends
     /// and nobody commits in another's name.
     fn on_recover(
         &mut self,
@@ -654,7 +654,7 @@ impl<M: StorageBackend> Replica<M> {
         );
         let is_new = state.logged_in().is_none_or(|earlier| earlier < view);
         assert!(is_new || broken(Mutant::LoggedTwice) || broken(Mutant::DecidedTwice), "one decision is written down in a view");
-        // An earlier record names the whole transaction, unless it is known by hearsay only.
+        // An earlier record has the whole transaction if this replica voted on it, logged a decision on it, or knows how it ended.
         let is_recorded = state.vote().is_some() || state.logged.is_some() || state.decision().is_some();
         let transaction = (!is_recorded).then(|| state.transaction.clone());
         state.set_logged(decision, view);
@@ -776,7 +776,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let mut waiting: Vec<Party> = Vec::new();
         if let Some(state) = self.table.get_mut(id) {
-            self.counts.conclude(decision, certificate.as_deref(), now.since(state.since));
+            self.counts.count_conclusion(decision, certificate.as_deref(), now.since(state.since));
             waiting.extend(state.take_requesters());
             let election = state.logged.as_mut().and_then(|logged| logged.election.as_mut());
             waiting.extend(election.into_iter().flat_map(|election| std::mem::take(&mut election.interested)));

@@ -1,13 +1,13 @@
 //! Tombstones: what a replica keeps of a transaction that it has forgotten otherwise.
 //!
 //! Below the watermark a replica remembers nothing of what has ended, and must say nothing that could differ from what it once said. Of
-//! what it never knew it said nothing. So it keeps of each transaction that it forgets eight bytes of its name, for as long as there is
-//! room, and a time from which on this is all there was; beside the name, how it ended, for those who missed that
+//! what it never knew it said nothing. So it keeps of each transaction that it forgets eight bytes of its id, for as long as there is
+//! room, and a time from which on this is all there was; beside the short id, how it ended, for those who missed that
 //! ([`crate::orphan_resolution`]). What is in the journal comes back from there; before a part of the journal is let
-//! go, the names of what it held are logged again.
+//! go, the short ids of what it held are logged again.
 //!
 //! The eight bytes are hashed with a number that nobody else knows, so that nobody can make two transactions for which they are the same.
-//! The number is logged with the names, and stays the same for as long as the data does.
+//! The number is logged with the short ids, and stays the same for as long as the data does.
 //!
 //! What this replica neither voted on nor logged, and was only shown to have aborted, is not kept: it has said nothing that it could
 //! contradict, and anybody can make up any number of transactions along with the proof that they aborted.
@@ -39,8 +39,8 @@ pub(crate) struct RememberedOutcome {
 /// What is kept of a transaction that was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tombstone {
-    /// Eight bytes made of its name.
-    name: u64,
+    /// Eight bytes made of its id.
+    short_id: u64,
     /// Its time, in nanoseconds.
     time: u64,
     /// The outcome, unless it was released and nobody knew it.
@@ -49,7 +49,7 @@ pub(crate) struct Tombstone {
 
 impl Encode for Tombstone {
     fn encode(&self, out: &mut Vec<u8>) {
-        self.name.encode(out);
+        self.short_id.encode(out);
         self.time.encode(out);
         self.end.map(|end| end.decision).encode(out);
         self.end.and_then(|end| end.view).encode(out);
@@ -58,9 +58,9 @@ impl Encode for Tombstone {
 
 impl Decode for Tombstone {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let (name, time) = (u64::decode(reader)?, u64::decode(reader)?);
+        let (short_id, time) = (u64::decode(reader)?, u64::decode(reader)?);
         let (decision, view) = (Option::decode(reader)?, Option::decode(reader)?);
-        Ok(Self { name, time, end: decision.map(|decision| RememberedOutcome { decision, view }) })
+        Ok(Self { short_id, time, end: decision.map(|decision| RememberedOutcome { decision, view }) })
     }
 }
 
@@ -71,21 +71,21 @@ fn place(counted: u64) -> u32 {
     counted as u32 & PLACE_MASK
 }
 
-/// A name is a hash already.
-fn hash(name: u64) -> u32 {
-    (name >> 32) as u32
+/// A short id is a hash already.
+fn hash(short_id: u64) -> u32 {
+    (short_id >> 32) as u32
 }
 
 /// The tombstones of one replica.
 #[derive(Debug)]
 pub(crate) struct Tombstones {
-    /// What the names are hashed with.
+    /// What the ids are hashed with.
     salt: u64,
     /// All of them, in the order in which they were first forgotten: those that are logged again lie together, and nothing needs to be looked up
-    /// for it while transactions wait. Should two ever have the same name, one stands for both, with the later time, and an end only where
+    /// for it while transactions wait. Should two ever have the same short id, one stands for both, with the later time, and an end only where
     /// they agree.
     kept: VecDeque<Tombstone>,
-    /// The place of each name, counted from the first that was ever kept, and so many bits of it.
+    /// The position of each short id, counted from the first that was ever kept, and so many bits of it.
     places: Index,
     /// How many were let go before the first of these.
     dropped: u64,
@@ -111,7 +111,7 @@ impl Tombstones {
         }
     }
 
-    /// What the names are hashed with.
+    /// What the ids are hashed with.
     pub fn salt(&self) -> u64 {
         self.salt
     }
@@ -124,15 +124,15 @@ impl Tombstones {
     /// `transaction` is forgotten, having ended, or having been released. Unless it was forgotten before and its end is known from then, `end`
     /// says how it ended, told whether this is the first time.
     pub fn note(&mut self, transaction: &Transaction, end: impl FnOnce(bool) -> Option<RememberedOutcome>) {
-        let (name, time) = (self.name(transaction.id()), transaction.timestamp().time);
-        let before = self.find(name);
+        let (short_id, time) = (self.short_id(transaction.id()), transaction.timestamp().time);
+        let before = self.find(short_id);
         let is_first = before.is_none() && time >= self.complete_from;
         let end = before.and_then(|tombstone| tombstone.end).or_else(|| end(is_first));
-        self.keep(Tombstone { name, time, end });
+        self.keep(Tombstone { short_id, time, end });
     }
 
     fn keep(&mut self, trace: Tombstone) {
-        match self.index_of(trace.name) {
+        match self.index_of(trace.short_id) {
             Some(index) => {
                 let not_logged = self.kept.len().saturating_sub(self.logged_max);
                 let Tombstone { time, end, .. } = &mut self.kept[index];
@@ -153,12 +153,12 @@ impl Tombstones {
                 // Before it comes: room for one more would be room for twice as many.
                 while self.kept.len() >= self.kept_max.max(1) {
                     let Some(oldest) = self.kept.pop_front() else { break };
-                    self.places.remove(hash(oldest.name), place(self.dropped));
+                    self.places.remove(hash(oldest.short_id), place(self.dropped));
                     self.dropped += 1;
                     self.anything_up_to(oldest.time);
                 }
                 let not_logged = self.kept.len().saturating_sub(self.logged_max);
-                self.places.insert(hash(trace.name), place(self.dropped + self.kept.len() as u64));
+                self.places.insert(hash(trace.short_id), place(self.dropped + self.kept.len() as u64));
                 self.kept.push_back(trace);
                 if self.kept.len() > self.logged_max {
                     self.logged_from = self.logged_from.max(self.kept[not_logged].time.saturating_add(1));
@@ -169,21 +169,21 @@ impl Tombstones {
 
     /// The transaction `id`, of which only this is kept, comes to `view`.
     pub fn raise(&mut self, id: TransactionId, view: u32) -> Option<Tombstone> {
-        let index = self.index_of(self.name(id))?;
+        let index = self.index_of(self.short_id(id))?;
         let tombstone = &mut self.kept[index];
         let reached = tombstone.end.as_mut()?.view.as_mut()?;
         *reached = view.max(*reached);
         Some(*tombstone)
     }
 
-    /// Where in [`Tombstones::kept`] a name is.
-    fn index_of(&self, name: u64) -> Option<usize> {
+    /// Where in [`Tombstones::kept`] a short id is.
+    fn index_of(&self, short_id: u64) -> Option<usize> {
         let index = |number: u32| (number.wrapping_sub(place(self.dropped)) & PLACE_MASK) as usize;
-        self.places.find(hash(name), |number| self.kept[index(number)].name == name).map(index)
+        self.places.find(hash(short_id), |number| self.kept[index(number)].short_id == short_id).map(index)
     }
 
-    fn find(&self, name: u64) -> Option<&Tombstone> {
-        self.index_of(name).map(|index| &self.kept[index])
+    fn find(&self, short_id: u64) -> Option<&Tombstone> {
+        self.index_of(short_id).map(|index| &self.kept[index])
     }
 
     /// The time from which on the tombstones that are logged again are complete.
@@ -199,7 +199,7 @@ impl Tombstones {
     /// Takes back what an earlier incarnation has logged.
     pub fn restore(&mut self, salt: u64, complete_from: u64, tombstones: Vec<Tombstone>) {
         if salt != self.salt {
-            // The first of such records comes before nearly any name. Should there be some, it is not known any more whose they are.
+            // The first of such records comes before nearly any short id. Should there be some, it is not known any more whose they are.
             let latest = self.kept.iter().map(|tombstone| tombstone.time).max();
             latest.into_iter().for_each(|time| self.anything_up_to(time));
             self.places = Index::default();
@@ -212,15 +212,15 @@ impl Tombstones {
 
     /// Whether `transaction` may have been forgotten.
     pub fn may_have(&self, transaction: &Transaction) -> bool {
-        transaction.timestamp().time < self.complete_from || self.index_of(self.name(transaction.id())).is_some()
+        transaction.timestamp().time < self.complete_from || self.index_of(self.short_id(transaction.id())).is_some()
     }
 
     /// How `id` ended, if that is remembered.
     pub fn remembered_outcome(&self, id: TransactionId) -> Option<RememberedOutcome> {
-        self.find(self.name(id)).and_then(|tombstone| tombstone.end)
+        self.find(self.short_id(id)).and_then(|tombstone| tombstone.end)
     }
 
-    fn name(&self, id: TransactionId) -> u64 {
+    fn short_id(&self, id: TransactionId) -> u64 {
         let digest = Sha256::new().chain_update(self.salt.to_le_bytes()).chain_update(id.0).finalize();
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&digest[..8]);
@@ -331,17 +331,17 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_the_same_count_with_the_later_time_and_the_end_they_share() {
+    fn short_ids_that_are_the_same_count_with_the_later_time_and_the_end_they_share() {
         let mut tombstones = Tombstones { kept_max: 3, ..Tombstones::new(7) };
         let (older, later) = (transaction(10), transaction(30));
         tombstones.note(&older, |_| Some(COMMIT));
-        let name = tombstones.name(older.id());
-        tombstones.keep(Tombstone { name, time: later.timestamp().time, end: Some(ABORT) });
+        let short_id = tombstones.short_id(older.id());
+        tombstones.keep(Tombstone { short_id, time: later.timestamp().time, end: Some(ABORT) });
         assert_eq!(tombstones.remembered_outcome(older.id()), None, "either may be meant");
         for time in [11, 12, 13] {
             tombstones.note(&transaction(time), |_| None);
         }
-        assert!(tombstones.index_of(name).is_none());
+        assert!(tombstones.index_of(short_id).is_none());
         assert!(tombstones.may_have(&transaction(30)));
     }
 
@@ -360,11 +360,11 @@ mod tests {
     #[test]
     fn a_name_is_always_made_in_the_same_way() {
         // SHA-256 of eight bytes 7, 0, … and thirty-two bytes 9: what is on disk must be found again by later versions.
-        assert_eq!(Tombstones::new(7).name(TransactionId([9; 32])), 0x2272_9584_14f9_5bc4);
+        assert_eq!(Tombstones::new(7).short_id(TransactionId([9; 32])), 0x2272_9584_14f9_5bc4);
     }
 
     #[test]
-    fn names_under_another_number_say_nothing() {
+    fn short_ids_under_another_number_say_nothing() {
         let mut tombstones = Tombstones::new(7);
         tombstones.note(&transaction(5), |_| Some(COMMIT));
         tombstones.restore(8, 0, Vec::new());

@@ -171,7 +171,7 @@ impl Transaction {
         if encoded.len() > TRANSACTION_BYTES_MAX {
             return Err(TransactionError::TooLong);
         }
-        let id = name(cluster, &encoded);
+        let id = id_of(cluster, &encoded);
         Ok(Self::of(id, timestamp, encoded.into(), Parts { reads, ranges, writes }))
     }
 
@@ -376,7 +376,7 @@ impl Transaction {
     }
 }
 
-fn name(cluster: ClusterId, encoded: &[u8]) -> TransactionId {
+fn id_of(cluster: ClusterId, encoded: &[u8]) -> TransactionId {
     let cluster = if broken(Mutant::ClusterUnnamed) { ClusterId::new([0; 16]) } else { cluster };
     let mut hasher = Sha256::new();
     hasher.update(DOMAIN);
@@ -430,7 +430,7 @@ impl Decode for Transaction {
         if encoded.len() > TRANSACTION_BYTES_MAX {
             return Err(DecodeError::OverLimit("a transaction"));
         }
-        let id = name(reader.cluster(), &encoded);
+        let id = id_of(reader.cluster(), &encoded);
         Ok(Self::of(id, timestamp, encoded, parts))
     }
 }

@@ -471,7 +471,7 @@ fn a_long_chain_leaves_the_janitors_free() {
     assert!(finished.len() == 2 && finished.contains(&alone.id()), "{} are being finished", finished.len());
 }
 
-/// What nobody has touched for longer than the window lies folded, so that whoever starts again has nothing to replay.
+/// What nobody has touched for longer than the window lies in the base table, so that whoever starts again has nothing to replay.
 #[test]
 fn a_replica_with_nothing_to_do_folds_what_it_has() {
     let members = members(1);
@@ -531,7 +531,7 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
     // In a window there are 1,600; two checkpoints let as many again grow old.
     assert!(most_known <= 3_200, "{most_known} were known at once");
     assert!((1..=400).contains(&most_at_once), "{most_at_once} were forgotten at once");
-    assert!(replica.store().statistics().checkpoints > checkpoints_before, "it folds on");
+    assert!(replica.store().statistics().checkpoints > checkpoints_before, "checkpoints go on");
 }
 
 /// A checkpoint is made when there is enough for one, and releases whole segments. Whoever starts again reads what is left: the window, and what comes

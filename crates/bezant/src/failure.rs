@@ -114,7 +114,7 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         match error.advice() {
             Advice::FixInput if matches!(error, client::Error::Refused(Refusal::AnswerTooLarge)) => Self::wrong(error.to_string())
-                .help("ask for less at once; with the engine basil, `bezant scan --all` reads a range of any size"),
+                .help("ask for less at once; where the engine reads the past, `bezant scan --all` reads a range of any size"),
             Advice::FixInput => Self::wrong(error.to_string()),
             Advice::Retry => Self::failed(error.to_string()).help("try again: it was tried for as long as client.toml allows"),
             Advice::RetryAfter { .. } if matches!(error, client::Error::Refused(Refusal::Overloaded { .. })) => {

@@ -71,7 +71,7 @@ pub struct ScanArgs {
     #[arg(long, value_name = "N", default_value_t = script::SCAN_LIMIT)]
     limit: usize,
     /// All of them, however many, as of one moment, printed as they come (with --json an object a line); it has to end within the replicas' `window_ms`, 30 s unless it was
-    /// changed. With the engine basil
+    /// changed. Only where the engine reads the past
     #[arg(long, conflicts_with = "limit")]
     all: bool,
     #[command(flatten)]

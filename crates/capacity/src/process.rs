@@ -89,14 +89,14 @@ pub(crate) enum Phase {
 
 /// What is on its way through one connection, one way.
 pub(crate) struct Pipe<M> {
-    pub parcels: VecDeque<Rc<EncodedMessage<M>>>,
+    pub messages: VecDeque<Rc<EncodedMessage<M>>>,
     /// Whether somebody is at it, or waits for a core to be.
     pub busy: bool,
 }
 
 impl<M> Default for Pipe<M> {
     fn default() -> Self {
-        Self { parcels: VecDeque::new(), busy: false }
+        Self { messages: VecDeque::new(), busy: false }
     }
 }
 
@@ -190,24 +190,24 @@ impl<S: Engine> Process<S> {
     pub fn read(&mut self, from: usize, accounting: &CostAccounting<'_, S>) -> (Vec<Rc<EncodedMessage<S::Message>>>, f64) {
         let costs = &accounting.costs;
         let pipe = self.incoming.get_mut(&from).expect("something has come");
-        let (mut parcels, mut bytes, mut claims, mut new_roots) = (Vec::new(), 0, 0, 0);
-        while let Some(encoded_message) = pipe.parcels.pop_front() {
+        let (mut messages, mut bytes, mut claims, mut new_roots) = (Vec::new(), 0, 0, 0);
+        while let Some(encoded_message) = pipe.messages.pop_front() {
             bytes += encoded_message.bytes;
             claims += encoded_message.roots.len();
             for root in &encoded_message.roots {
                 new_roots += usize::from(!self.known[root.signer].learn(root.serial, self.remembered));
             }
-            parcels.push(encoded_message);
-            if bytes >= READ_BYTES || parcels.len() >= READ_MESSAGES {
+            messages.push(encoded_message);
+            if bytes >= READ_BYTES || messages.len() >= READ_MESSAGES {
                 break;
             }
         }
-        let mut cost_ns = costs.read_ns + costs.byte_ns * bytes as f64 + costs.decode_ns * parcels.len() as f64;
+        let mut cost_ns = costs.read_ns + costs.byte_ns * bytes as f64 + costs.decode_ns * messages.len() as f64;
         cost_ns += costs.claim_ns * claims as f64;
         if accounting.spec.signatures {
             cost_ns += costs.check_batch_ns * new_roots.div_ceil(CHECK_ROOTS_MAX) as f64 + costs.check_root_ns * new_roots as f64;
         }
-        (parcels, cost_ns)
+        (messages, cost_ns)
     }
 }
 

@@ -26,7 +26,7 @@ const BEGIN_NS: u64 = 5_000_000;
 /// How many roots a replica and a client remember, as in the real program.
 const ROOTS_REMEMBERED: (usize, usize) = (65_536, 16_384);
 
-type Parcels<M> = Vec<Rc<EncodedMessage<M>>>;
+type EncodedMessages<M> = Vec<Rc<EncodedMessage<M>>>;
 
 /// Something that is going to happen.
 enum Happening<M> {
@@ -35,7 +35,7 @@ enum Happening<M> {
     /// What a turn wrote is durable.
     Synced { process: usize, said: Said<M> },
     /// What was written is there.
-    Arrived { from: usize, to: usize, parcels: Parcels<M> },
+    Arrived { from: usize, to: usize, messages: EncodedMessages<M> },
     /// A loop client begins, or begins again.
     LoopClientBegins { client: usize, loop_client: usize },
     /// A timer may be due.
@@ -47,9 +47,9 @@ enum Done<M> {
     /// A loop's turn is over, but for the disk.
     Turn { process: usize, said: Said<M> },
     /// Something was written to a connection.
-    Write { from: usize, to: usize, parcels: Parcels<M> },
+    Write { from: usize, to: usize, messages: EncodedMessages<M> },
     /// Something was read and checked.
-    Read { from: usize, to: usize, parcels: Parcels<M> },
+    Read { from: usize, to: usize, messages: EncodedMessages<M> },
     /// A loop client has looked at its answer.
     LoopClient { client: usize, loop_client: usize },
 }
@@ -151,9 +151,9 @@ impl<'a, S: Engine> World<'a, S> {
                 self.go_on(running);
             }
             Happening::Synced { process, said } => self.speak(process, said),
-            Happening::Arrived { from, to, parcels } => {
+            Happening::Arrived { from, to, messages } => {
                 let pipe = self.processes[to].incoming.entry(from).or_default();
-                pipe.parcels.extend(parcels);
+                pipe.messages.extend(messages);
                 if !std::mem::replace(&mut pipe.busy, true) {
                     self.offer(Job::Read { to, from });
                 }
@@ -182,22 +182,22 @@ impl<'a, S: Engine> World<'a, S> {
                 self.queue.add(self.now + sync_ns, Happening::Synced { process, said });
             }
             Done::Turn { process, said } => self.speak(process, said),
-            Done::Write { from, to, parcels } => {
+            Done::Write { from, to, messages } => {
                 let is_near = self.processes[from].host == self.processes[to].host;
                 let delay_ns = if is_near { 0 } else { self.accounting.spec.network_us * 1_000 };
-                self.queue.add(self.now + delay_ns, Happening::Arrived { from, to, parcels });
+                self.queue.add(self.now + delay_ns, Happening::Arrived { from, to, messages });
                 let pipe = self.processes[from].outgoing.get_mut(&to).expect("something was written");
-                pipe.busy = !pipe.parcels.is_empty();
+                pipe.busy = !pipe.messages.is_empty();
                 if pipe.busy {
                     self.offer(Job::Write { from, to });
                 }
             }
-            Done::Read { from, to, parcels } => {
+            Done::Read { from, to, messages } => {
                 let party = self.processes[from].party;
                 let process = &mut self.processes[to];
-                process.mailbox.extend(parcels.into_iter().map(|encoded_message| Heard::Message(party, encoded_message)));
+                process.mailbox.extend(messages.into_iter().map(|encoded_message| Heard::Message(party, encoded_message)));
                 let pipe = process.incoming.get_mut(&from).expect("something was read");
-                pipe.busy = !pipe.parcels.is_empty();
+                pipe.busy = !pipe.messages.is_empty();
                 if pipe.busy {
                     self.offer(Job::Read { to, from });
                 }
@@ -209,9 +209,9 @@ impl<'a, S: Engine> World<'a, S> {
 
     /// Sends what a turn said, tells the loop clients, and sees whether there is more to do.
     fn speak(&mut self, process: usize, said: Said<S::Message>) {
-        for (to, parcels) in said.sends {
+        for (to, messages) in said.sends {
             let pipe = self.processes[process].outgoing.entry(to).or_default();
-            pipe.parcels.extend(parcels);
+            pipe.messages.extend(messages);
             if !std::mem::replace(&mut pipe.busy, true) {
                 self.offer(Job::Write { from: process, to });
             }
@@ -325,13 +325,13 @@ impl<'a, S: Engine> World<'a, S> {
             }
             Job::Write { from, to } => {
                 let pipe = self.processes[from].outgoing.get_mut(&to).expect("something is to be written");
-                let parcels: Parcels<_> = pipe.parcels.drain(..).collect();
-                let bytes: usize = parcels.iter().map(|encoded_message| encoded_message.bytes).sum();
-                (Done::Write { from, to, parcels }, costs.write_ns + costs.byte_ns * bytes as f64)
+                let messages: EncodedMessages<_> = pipe.messages.drain(..).collect();
+                let bytes: usize = messages.iter().map(|encoded_message| encoded_message.bytes).sum();
+                (Done::Write { from, to, messages }, costs.write_ns + costs.byte_ns * bytes as f64)
             }
             Job::Read { to, from } => {
-                let (parcels, cost_ns) = self.processes[to].read(from, &self.accounting);
-                (Done::Read { from, to, parcels }, cost_ns)
+                let (messages, cost_ns) = self.processes[to].read(from, &self.accounting);
+                (Done::Read { from, to, messages }, cost_ns)
             }
             Job::LoopClient { client, loop_client } => (Done::LoopClient { client, loop_client }, costs.loop_client_ns),
         }

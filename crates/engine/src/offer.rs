@@ -228,7 +228,7 @@ pub struct Statistic {
     pub help: &'static str,
     /// Whether it can fall.
     pub kind: StatisticKind,
-    /// The number.
+    /// The number; of [`StatisticKind::Duration`] in microseconds.
     pub value: u64,
     /// Where it stands in a replica's status, such as `transactions.committed`; a labelled one stands there under its label's
     /// value. Empty when it is not shown there.
@@ -239,6 +239,12 @@ impl Statistic {
     /// Shows it in a replica's status as well.
     pub fn in_status(&mut self, place: &'static str) {
         self.status = place;
+    }
+
+    /// The number in seconds, of [`StatisticKind::Duration`].
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.value as f64 / 1e6
     }
 }
 
@@ -292,6 +298,8 @@ impl Durations {
 pub enum StatisticKind {
     /// It only rises while the process runs.
     Counter,
+    /// It only rises, as a counter does, and is how long something took, each time that it happened. Shown in seconds.
+    Duration,
     /// It rises and falls.
     Gauge,
     /// It is a replica's state, and no metric.
@@ -307,6 +315,11 @@ impl Statistics {
     /// Adds one of several numbers that only rise and share a name.
     pub fn labelled(&mut self, name: &'static str, label: (&'static str, &'static str), help: &'static str, value: u64) -> &mut Statistic {
         self.add(Statistic { name, label: Some(label), help, kind: StatisticKind::Counter, value, status: "" })
+    }
+
+    /// Adds how many microseconds something took together. Shown in seconds, so that its name ends in `seconds`.
+    pub fn duration(&mut self, name: &'static str, help: &'static str, us: u64) -> &mut Statistic {
+        self.add(Statistic { name, label: None, help, kind: StatisticKind::Duration, value: us, status: "" })
     }
 
     /// Adds a number that rises and falls.

@@ -8,20 +8,21 @@
 //!                    end_turn
 //! ```
 //!
-//! A driver (the node loop in `runtime`, the simulator, the capacity model, a test) gives a turn its inputs and carries away
-//! what was said. Each phase is a type, and the messages can be had from [`Said`] only, so that a driver cannot send before
+//! A driver (the node loop in `runtime`, the servers for ZooKeeper's clients, the simulator, the capacity model, a test) gives a turn its
+//! inputs and carries away what was said. Each phase is a type, and the messages can be had from [`Said`] only, so that a driver cannot send before
 //! [`Stepped::persist`] has succeeded. A driver may stop between any two phases, as a crash does, and nothing was heard that
 //! is not durable.
 //!
 //! Every driver has the same policy:
 //!
 //! * A turn begins with a tick, if the machine's deadline has passed, and takes at most [`Bounds::inputs_max`] inputs, and no more once
-//!   their answers carry [`ANSWER_BYTES_MAX`].
+//!   their answers carry [`ANSWER_BYTES_MAX`] ([`Turn::room`]). Who never brings so many asserts that instead, where its limits stand.
 //! * All inputs of a turn share one durable write, and up to [`Bounds::batch_max`] of its statements share one signature.
 //! * A turn that says nothing is *silent*. What it wrote may wait for the write of a later turn, for [`SYNC_WAIT_MS`] at most. A
 //!   power cut may therefore lose the writes of several silent turns at once; nobody has heard of any of them.
 //! * After a write that failed there are no more turns: nobody can say what of it is durable.
-//! * What a machine says to itself ([`Said::own`]) is heard in a later turn, when it is durable.
+//! * What a machine says to itself ([`Said::own`]) is heard in a later turn, when it is durable. The driver of a machine that says nothing to
+//!   itself asserts that.
 //!
 //! ```
 //! # use std::convert::Infallible;

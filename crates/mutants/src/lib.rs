@@ -290,7 +290,7 @@ mutants! {
     AnyoneRuns: "Augustus, authorship", "a client runs transactions in another's name";
     FinishUnproven: "Augustus, authorship", "a transaction that no other shard has voted for is executed for whoever says it is somebody's";
     VoteRetaken: "Augustus §3.3, votes are final", "a transaction that is asked for again is executed again";
-    NumberReused: "Augustus §3.3, votes are final", "the vote on a transaction is given for any other of its number";
+    NumberUnchecked: "Augustus §3.3, votes are final", "the vote on a transaction is given for any other of its number";
     UnsettledForgotten: "Augustus §3.3, votes are final", "a commit is forgotten that other shards may still ask for";
     SettledByFew: "Augustus §3.3, votes are final", "a commit is forgotten though not all other shards have stated that they do not need it";
     PendingCalledEnded: "Augustus §3.3, votes are final", "a shard states of a transaction that is pending that it is not";

@@ -115,7 +115,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Lets `add` register metrics of another room; their names get the prefix `bezant_`.
+    /// Lets `add` register metrics of another crate; their names get the prefix `bezant_`.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
         add(self.registry.lock().unwrap_or_else(PoisonError::into_inner).sub_registry_with_prefix(PREFIX));
     }

@@ -36,8 +36,8 @@ pub enum StoreError {
     /// Rows that were checkpointed are damaged, and nothing else. Who can take them over from others gives up what cannot be read when it is
     /// started again ([`crate::DiskOptions::gives_up_rows`]).
     #[error(
-        "{location} is damaged{}: {reason}; is the disk sound? A replica of Basil that is started again takes over from the others what cannot be \
-         read; leave one of another engine stopped, or rebuild it: {}",
+        "{location} is damaged{}: {reason}; is the disk sound? Start this replica again: where its engine can take over from the others what cannot be \
+         read, it does so. If it stops again, leave it stopped, or rebuild it: {}",
         at_byte(.offset),
         FORGOTTEN
     )]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use machine::turn::INPUTS_MAX;
+
 /// The largest request that may be allowed: a node of a snapshot came in one.
 pub const FRAME_BYTES_MAX_MAX: usize = 8 << 20;
 /// How many bytes of requests wait for the core, of all connections.
@@ -56,6 +58,8 @@ pub const GREETING_BYTES_MAX: usize = 32 << 10;
 pub const PEER_UNSENT_BYTES_MAX: usize = 64 << 20;
 /// How many messages of other servers wait for the core.
 pub const PEER_WAITING_MAX: usize = 64;
+// A turn has room for all that it is brought: a tick, what the log offers, what the other servers said, and what clients ask.
+const _: () = assert!(2 + PEER_WAITING_MAX + TURN_MAX <= INPUTS_MAX);
 /// How many connections of other servers have not shown yet who they are.
 pub const PEER_STRANGERS_MAX: usize = 64;
 /// And how many of these come from one address. Servers may share a machine.

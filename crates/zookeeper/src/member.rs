@@ -309,6 +309,7 @@ impl MemberDriver {
             turn.step(now, Input::Command(Command::Client(event)));
         }
         let said = turn.stepped(now).persist()?.sign(&mut NoSigner);
+        debug_assert!(said.own.is_empty(), "a server sends nothing to itself");
         for (to, message) in said.sends.drain(..) {
             if let Party::Replica(to) = to
                 && let Some(link) = self.others.links.get(usize::from(to.index))

@@ -61,7 +61,7 @@ pub struct Pool {
     wanted: BTreeSet<RequestId>,
     due_bytes: usize,
     next_ticket: u64,
-    patience: Patience,
+    leader_timeout: LeaderTimeout,
 }
 
 /// What becomes of a request that a client says itself.
@@ -77,14 +77,14 @@ pub enum Heard {
 
 /// How long a leader may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct LeaderTimeout {
     /// For a request that is due when nothing else is, in milliseconds.
     pub timeout_ms: u64,
     /// By how much all times are multiplied.
     pub factor: u64,
 }
 
-impl Patience {
+impl LeaderTimeout {
     /// By when what becomes due at `now` has to be delivered, with so much due before it.
     fn deadline(self, now: Time, requests: u64, bytes: u64) -> Time {
         let queue_ns = requests.saturating_mul(NS_PER_REQUEST).saturating_add(bytes.saturating_mul(NS_PER_BYTE));
@@ -120,7 +120,7 @@ impl Candidate {
 impl Pool {
     /// An empty pool of the replica `me`.
     #[must_use]
-    pub fn new(me: u16, quorum: Quorum, patience: Patience) -> Self {
+    pub fn new(me: u16, quorum: Quorum, leader_timeout: LeaderTimeout) -> Self {
         Self {
             me,
             quorum,
@@ -135,7 +135,7 @@ impl Pool {
             wanted: BTreeSet::new(),
             due_bytes: 0,
             next_ticket: 0,
-            patience,
+            leader_timeout,
         }
     }
 
@@ -273,13 +273,13 @@ impl Pool {
     }
 
     /// A view begins in which nothing is proposed yet: its leader has time anew.
-    pub fn begin_view(&mut self, now: Time, patience: Patience) {
-        self.patience = patience;
+    pub fn begin_view(&mut self, now: Time, leader_timeout: LeaderTimeout) {
+        self.leader_timeout = leader_timeout;
         self.deadlines.clear();
         self.ready = self.due.clone();
         let (mut requests, mut bytes) = (0, 0);
         for (ticket, id) in self.ready.clone() {
-            let deadline = patience.deadline(now, requests, bytes);
+            let deadline = leader_timeout.deadline(now, requests, bytes);
             let candidate = self.find_mut(&id).expect("what is due is pending");
             (candidate.due, candidate.again) = (Some((ticket, deadline)), Voters::default());
             requests += 1;
@@ -289,8 +289,8 @@ impl Pool {
     }
 
     /// Changes how long the leader may take with what becomes due from now on.
-    pub fn set_patience(&mut self, patience: Patience) {
-        self.patience = patience;
+    pub fn set_leader_timeout(&mut self, leader_timeout: LeaderTimeout) {
+        self.leader_timeout = leader_timeout;
     }
 
     /// What this replica vouches for, by names, from behind `after`: however much others vouch for, it is not in the way.
@@ -349,7 +349,7 @@ impl Pool {
     /// Notes that `from` vouches for it.
     fn back(&mut self, now: Time, id: &RequestId, from: u16) {
         let (me, strong, ticket) = (self.me, self.quorum.strong(), self.next_ticket);
-        let deadline = self.patience.deadline(now, self.due.len() as u64, self.due_bytes as u64);
+        let deadline = self.leader_timeout.deadline(now, self.due.len() as u64, self.due_bytes as u64);
         let candidate = self.candidate(id);
         if !candidate.vouchers.insert(from) {
             return;
@@ -419,10 +419,10 @@ mod tests {
     use super::super::tests::world::{CLUSTER, cluster, request};
     use super::*;
 
-    const PATIENCE: Patience = Patience { timeout_ms: 500, factor: 1 };
+    const LEADER_TIMEOUT: LeaderTimeout = LeaderTimeout { timeout_ms: 500, factor: 1 };
 
     fn pool() -> Pool {
-        Pool::new(0, Quorum::of(&cluster(1)).expect("it has 3f+1 replicas"), PATIENCE)
+        Pool::new(0, Quorum::of(&cluster(1)).expect("it has 3f+1 replicas"), LEADER_TIMEOUT)
     }
 
     /// The client gives this replica its request `number` at `ms`, and two others vouch for it.

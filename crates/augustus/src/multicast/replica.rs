@@ -16,7 +16,7 @@ use super::application::{Answer, Application};
 use super::checkpoints::OwnCheckpoint;
 use super::choice::Choice;
 use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsigned, ViewChange};
-use super::pool::{Patience, Pool};
+use super::pool::{LeaderTimeout, Pool};
 use super::queries::Queries;
 use super::quorum::Quorum;
 use super::rebuild::Rebuild;
@@ -172,7 +172,7 @@ impl<A: Application> Replica<A> {
             return Err(OpenError::Setup("a client has a number that is kept for replicas"));
         }
         let empty = list_digest(cluster.id(), &[]);
-        let patience = Patience { timeout_ms: options.timeout_ms, factor: 1 };
+        let leader_timeout = LeaderTimeout { timeout_ms: options.timeout_ms, factor: 1 };
         Ok(Self {
             cluster,
             me,
@@ -192,7 +192,7 @@ impl<A: Application> Replica<A> {
             waiting: BTreeSet::new(),
             ordered: BTreeMap::new(),
             next: 1,
-            pool: Pool::new(me.index, quorum, patience),
+            pool: Pool::new(me.index, quorum, leader_timeout),
             windows: Windows::default(),
             delivered: 0,
             queries: Queries::default(),
@@ -471,8 +471,8 @@ impl<A: Application> Replica<A> {
     }
 
     /// How long leaders may take now.
-    pub(super) fn patience(&self) -> Patience {
-        Patience { timeout_ms: self.options.timeout_ms, factor: 1 << self.failed_views.min(DOUBLINGS_MAX) }
+    pub(super) fn leader_timeout(&self) -> LeaderTimeout {
+        LeaderTimeout { timeout_ms: self.options.timeout_ms, factor: 1 << self.failed_views.min(DOUBLINGS_MAX) }
     }
 
     fn on_message(&mut self, now: Time, from: Party, message: Message, outbox: &mut OutboxOf<Self>) {

@@ -15,7 +15,7 @@ use mutants::{Mutant, broken};
 use super::application::Application;
 use super::choice::{Choice, choose};
 use super::message::{Claim, Message, NewView, Unsigned, ViewChange};
-use super::pool::{PEER_REQUESTS_MAX, Patience};
+use super::pool::{LeaderTimeout, PEER_REQUESTS_MAX};
 use super::record::Record;
 use super::replica::{DOUBLINGS_MAX, Replica};
 use super::slot::Slot;
@@ -34,7 +34,7 @@ impl<A: Application> Replica<A> {
                 self.pool.remove(&id.key);
             } else if self.pool.is_still_due(&id) {
                 if !self.is_in_view() || broken(Mutant::LeaderUnsuspected) {
-                    return self.pool.begin_view(now, self.patience());
+                    return self.pool.begin_view(now, self.leader_timeout());
                 }
                 return self.give_up_view(now, outbox);
             }
@@ -50,12 +50,12 @@ impl<A: Application> Replica<A> {
 
     /// Something was delivered. When that has gone on for long, leaders have to be quicker again.
     pub(super) fn note_progress(&mut self, now: Time) {
-        let Patience { timeout_ms, factor } = self.patience();
+        let LeaderTimeout { timeout_ms, factor } = self.leader_timeout();
         let calm_ms = timeout_ms.saturating_mul(factor).saturating_mul(CALM_TIMEOUTS);
         if self.failed_views > 0 && now >= self.calm_since.after_ms(calm_ms) {
             self.failed_views -= 1;
             self.calm_since = now;
-            self.pool.set_patience(self.patience());
+            self.pool.set_leader_timeout(self.leader_timeout());
         }
     }
 
@@ -128,8 +128,8 @@ impl<A: Application> Replica<A> {
     fn wait_for_view(&mut self, now: Time) {
         let arrived = self.view_changes.values().filter(|(vote, _)| vote.view >= self.view).count();
         if self.view != self.entered && self.view_deadline.is_none() && arrived >= self.quorum.strong() {
-            let patience = self.patience();
-            self.view_deadline = Some(now.after_ms(patience.timeout_ms.saturating_mul(patience.factor)));
+            let leader_timeout = self.leader_timeout();
+            self.view_deadline = Some(now.after_ms(leader_timeout.timeout_ms.saturating_mul(leader_timeout.factor)));
         }
     }
 
@@ -211,7 +211,7 @@ impl<A: Application> Replica<A> {
         }
         self.next = choice.last().max(self.stable_sequence()) + 1;
         self.rebuild_ordered();
-        self.pool.begin_view(now, self.patience());
+        self.pool.begin_view(now, self.leader_timeout());
         // Its leader need not know of what the last one was told.
         self.vouch_to_leader(&self.pool.own_vouches(None, PEER_REQUESTS_MAX), outbox);
         for sequence in self.waiting.clone() {

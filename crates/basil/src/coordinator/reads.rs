@@ -84,7 +84,7 @@ impl ReadRequest {
             Choice::Newest(found) if found.dependency.is_some() => Some(false),
             Choice::Newest(found) if found.validated.count() >= quorums.validation() => None,
             Choice::Newest(found) => Some(replies.contradicted(found) < quorums.weak()),
-            Choice::Vouched(_) | Choice::Nothing => Some(false),
+            Choice::WeakQuorum(_) | Choice::Nothing => Some(false),
         };
         let mut lacking = self.keys.iter().zip(choices).filter_map(lacking).peekable();
         lacking.peek().is_some() && lacking.all(|hope| hope)
@@ -95,7 +95,7 @@ impl ReadRequest {
 fn are_final(choices: &[Choice], needed: usize) -> bool {
     let needed = if broken(Mutant::AsOfUnvalidated) { 0 } else { needed };
     choices.iter().all(|choice| match choice {
-        Choice::Newest(found) | Choice::Vouched(found) => found.dependency.is_none() && found.validated.count() >= needed,
+        Choice::Newest(found) | Choice::WeakQuorum(found) => found.dependency.is_none() && found.validated.count() >= needed,
         Choice::Nothing => false,
     })
 }
@@ -103,7 +103,7 @@ fn are_final(choices: &[Choice], needed: usize) -> bool {
 /// Whether too many replicas promise nothing for now: what they say cannot be settled.
 fn are_withheld(choices: &[Choice]) -> bool {
     choices.iter().any(|choice| match choice {
-        Choice::Newest(found) | Choice::Vouched(found) => found.is_withheld,
+        Choice::Newest(found) | Choice::WeakQuorum(found) => found.is_withheld,
         Choice::Nothing => false,
     })
 }
@@ -254,7 +254,7 @@ impl Coordinator {
         }
         let choices = request.choices(needed, self.quorums, &self.recent_commits);
         let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
-        let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
+        let has_weak_quorum = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let everyone = self.quorums.replicas();
         let settles = operation.settles && !are_withheld(&choices);
@@ -271,7 +271,7 @@ impl Coordinator {
             if all_replied && request.asked.count() < everyone {
                 self.ask(now, number, everyone, out);
             }
-        } else if newest || (vouched && all_replied && request.asked.count() >= everyone) {
+        } else if newest || (has_weak_quorum && all_replied && request.asked.count() >= everyone) {
             self.request_done(number, choices, out);
         } else if all_replied && request.asked.count() < everyone {
             // Somebody names a newer version than is vouched for. Of a committed one at least 2f + 1 correct replicas
@@ -287,7 +287,7 @@ impl Coordinator {
         self.timers.cancel(&Timer::ReadEscalation(number));
         let Some(operation) = self.operations.get_mut(&request.operation) else { return };
         for choice in choices {
-            if let Choice::Newest(found) | Choice::Vouched(found) = choice {
+            if let Choice::Newest(found) | Choice::WeakQuorum(found) = choice {
                 operation.found.insert(found.key.clone(), found);
             }
         }
@@ -491,7 +491,7 @@ impl Coordinator {
         read_validation.answer(from, answer.map(last_versions).as_deref());
         match read_validation.verdict(self.quorums) {
             Verdict::Open => {}
-            Verdict::NotValidated => self.on_confirmation_over(now, number, out),
+            Verdict::NotValidated => self.on_validation_over(now, number, out),
             Verdict::Validated => {
                 let Some(read_validation) = self.read_validations.remove(&number) else { return };
                 self.timers.cancel(&Timer::ReadValidation(number));
@@ -501,7 +501,7 @@ impl Coordinator {
     }
 
     /// It cannot be validated, or not soon: it is prepared like any other.
-    pub(super) fn on_confirmation_over(&mut self, now: Time, number: u64, out: &mut Out) {
+    pub(super) fn on_validation_over(&mut self, now: Time, number: u64, out: &mut Out) {
         let Some(read_validation) = self.read_validations.remove(&number) else { return };
         self.timers.cancel(&Timer::ReadValidation(number));
         self.on_commit_command(now, Some(read_validation.operation), read_validation.transaction, Vec::new(), out);

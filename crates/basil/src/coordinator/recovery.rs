@@ -79,7 +79,7 @@ impl Coordinator {
     pub(super) fn on_decided(&mut self, now: Time, certificate: Arc<Certificate>, out: &mut Out) {
         let Some(attempt) = self.attempts.get(&certificate.id) else { return };
         if certificate.fits(&self.cluster, &attempt.transaction).is_ok() {
-            self.conclude(now, certificate, Path::Recovered, out);
+            self.end_attempt(now, certificate, Path::Recovered, out);
         }
     }
 

@@ -109,8 +109,8 @@ impl ScanRequest {
             }
             let choice = replies.choose(needed, quorums, |transaction| fresh.contains(transaction.id()));
             validated = match &choice {
-                Choice::Newest(found) | Choice::Vouched(found) if found.dependency.is_none() => validated.and(found.validated),
-                Choice::Newest(_) | Choice::Vouched(_) | Choice::Nothing => Voters::default(),
+                Choice::Newest(found) | Choice::WeakQuorum(found) if found.dependency.is_none() => validated.and(found.validated),
+                Choice::Newest(_) | Choice::WeakQuorum(_) | Choice::Nothing => Voters::default(),
             };
             choices.push(choice);
         }
@@ -157,7 +157,7 @@ impl PageFound {
         self.choices.iter().all(|choice| matches!(choice, Choice::Newest(_)))
     }
 
-    fn is_vouched(&self) -> bool {
+    fn has_weak_quorum(&self) -> bool {
         self.choices.iter().all(|choice| !matches!(choice, Choice::Nothing))
     }
 
@@ -169,7 +169,7 @@ impl PageFound {
     /// Whether nothing that ever commits can change it, as `needed` replicas validate it.
     fn is_final(&self, needed: usize, quorums: Quorums) -> bool {
         let is_validated = self.is_validated(quorums) && (needed <= quorums.validation() || self.validated.count() >= needed);
-        self.is_vouched() && (is_validated || broken(Mutant::AsOfUnvalidated))
+        self.has_weak_quorum() && (is_validated || broken(Mutant::AsOfUnvalidated))
     }
 
     /// Whether more answers could validate it: the replicas that contradict it are too few to include a correct one.
@@ -313,7 +313,7 @@ impl Coordinator {
             if let Some(needed) = settled_by {
                 return page.is_final(needed, self.quorums) && (is_widest(page) || is_last);
             }
-            page.is_newest() && !may_settle(page) && is_widest(page) || page.is_vouched() && is_last
+            page.is_newest() && !may_settle(page) && is_widest(page) || page.has_weak_quorum() && is_last
         };
         match page {
             Some(page) if is_done(&page) => self.page_done(now, number, page, out),
@@ -333,7 +333,7 @@ impl Coordinator {
         let Some(scan) = self.scans.get_mut(&operation) else { return };
         scan.is_validated &= page.is_validated(self.quorums);
         for choice in page.choices {
-            let (Choice::Newest(found) | Choice::Vouched(found)) = choice else { continue };
+            let (Choice::Newest(found) | Choice::WeakQuorum(found)) = choice else { continue };
             if found.value.is_some() || found.dependency.is_some() {
                 scan.found.insert(found.key.clone(), found);
             } else if found.version > Timestamp::ZERO && !scan.mode.is_as_of() {
@@ -382,7 +382,7 @@ impl Coordinator {
         let page = request.found(scan, (needed, settled_by), self.quorums, &self.recent_commits);
         let is_enough = |page: &PageFound| match settled_by {
             Some(needed) => page.is_final(needed, self.quorums),
-            None => page.is_vouched() && !may_wait,
+            None => page.has_weak_quorum() && !may_wait,
         };
         if let Some(page) = page.filter(is_enough) {
             self.page_done(now, number, page, out);

@@ -135,7 +135,7 @@ struct Pass {
     keys: u64,
     keys_before: Option<u64>,
     /// Pages follow one another soon: this replica was away, or something was missing in the last pass or this.
-    is_hurried: bool,
+    is_expedited: bool,
     /// Something was missing in it.
     lacked_some: bool,
 }
@@ -169,7 +169,7 @@ impl CatchUp {
             ended: None,
             keys: 0,
             keys_before: None,
-            is_hurried: true,
+            is_expedited: true,
             lacked_some: false,
         };
         Self {
@@ -193,7 +193,7 @@ impl CatchUp {
 
     /// Whether something was missing when all versions were last compared, or that is not known yet.
     pub(super) fn is_behind(&self) -> bool {
-        self.pass.is_hurried
+        self.pass.is_expedited
     }
 
     /// The number of the page that was asked for last.
@@ -230,7 +230,7 @@ impl CatchUp {
     }
 
     /// Whether `f + 1` others say that `id` committed.
-    fn is_vouched(&self, id: TransactionId, quorums: Quorums) -> bool {
+    fn has_weak_quorum(&self, id: TransactionId, quorums: Quorums) -> bool {
         let needed = if broken(Mutant::CommitTakenFromOne) { 1 } else { quorums.weak() };
         self.stated.values().filter(|ids| ids.contains(&id)).count() >= needed
     }
@@ -244,7 +244,7 @@ impl CatchUp {
 impl Pass {
     /// From now on pages follow one another soon, until all were compared.
     fn speed_up(&mut self, now: Time) {
-        self.is_hurried = true;
+        self.is_expedited = true;
         self.lacked_some = true;
         if self.page.is_none() {
             self.at = self.at.min(now.after_ms(NEXT_PAGE_MS));
@@ -485,7 +485,7 @@ impl<M: StorageBackend> Replica<M> {
         self.catch_up.soon = self.catch_up.soon.max(self.quorums.replicas() - 1);
         self.catch_up.stated.insert(peer.index, lacking.clone());
         let mut wanted = Vec::new();
-        for id in lacking.into_iter().filter(|id| self.catch_up.is_vouched(*id, self.quorums)).collect::<Vec<_>>() {
+        for id in lacking.into_iter().filter(|id| self.catch_up.has_weak_quorum(*id, self.quorums)).collect::<Vec<_>>() {
             match self.table.get(id).map(|state| state.transaction.clone()) {
                 Some(transaction) => self.take_over_commit(now, &transaction, out),
                 None => wanted.push(id),
@@ -521,7 +521,7 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         for transaction in transactions {
-            let is_wanted = self.catch_up.is_vouched(transaction.id(), self.quorums);
+            let is_wanted = self.catch_up.has_weak_quorum(transaction.id(), self.quorums);
             if is_wanted && self.table.get(transaction.id()).is_none_or(|state| state.decision().is_none()) {
                 self.take_over_commit(now, transaction, out);
             }
@@ -657,7 +657,7 @@ impl<M: StorageBackend> Replica<M> {
         let met = self.table.entered() + self.counts.keys_read / READS_A_TRANSACTION;
         let pass = &mut self.catch_up.pass;
         if taken > 0 {
-            (pass.is_hurried, pass.lacked_some) = (true, true);
+            (pass.is_expedited, pass.lacked_some) = (true, true);
         }
         let calm_ms = 2 * self.options.catch_up_ms;
         let before = pass.ended.replace((now, met));
@@ -674,14 +674,14 @@ impl<M: StorageBackend> Replica<M> {
             None => {
                 (pass.keys, pass.keys_before) = (0, Some(pass.keys));
                 pass.from = Key::default();
-                pass.is_hurried = std::mem::take(&mut pass.lacked_some);
+                pass.is_expedited = std::mem::take(&mut pass.lacked_some);
                 // Within a window before, commits may still have been on their way to all.
                 self.catch_up.whole_up_to = pass.began_up_to.saturating_sub(self.options.window_ms * 1_000_000);
                 self.counts.passes += 1;
             }
         }
         let throttled_ms = bytes as u64 * 1_000 / PAGE_BYTES_PER_SECOND;
-        let pause_ms = match (pass.is_hurried, taken > 0 || compares_last) {
+        let pause_ms = match (pass.is_expedited, taken > 0 || compares_last) {
             (false, _) => calm_ms,
             (true, false) => busy_ms,
             (true, true) => NEXT_PAGE_MS,

@@ -19,8 +19,8 @@ use crate::transaction_state::TransactionState;
 const PROOF_FRESH_MS: u64 = 3_000;
 /// How often those are let go that are older.
 const PROOF_STEP_MS: u64 = 250;
-/// How often a fold is looked after, in milliseconds.
-const FOLD_POLL_MS: u64 = 3;
+/// How often a checkpoint is looked after, in milliseconds.
+const CHECKPOINT_POLL_MS: u64 = 3;
 /// So many full checkpoints are waited for: what is released of the journal then is worth the tombstones that are logged again.
 const FULL_CHECKPOINTS: usize = 1;
 /// The journal's segment is closed when it has grown by so much since the last time, whether or not there is anything to checkpoint: a segment goes as a
@@ -58,7 +58,7 @@ impl<M: StorageBackend> Replica<M> {
         let stale = self.proven.front().map(|(since, _)| since.after_ms(PROOF_FRESH_MS + PROOF_STEP_MS));
         let catch_up = self.catch_up.deadline(&self.options);
         let rebuild = self.rebuild_deadline();
-        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale, self.early.deadline(), catch_up, rebuild]
+        [Some(self.checkpoint_at), self.checkpoint_poll_at, stalled, unauthored, stale, self.early.deadline(), catch_up, rebuild]
             .into_iter()
             .flatten()
             .min()
@@ -89,8 +89,8 @@ impl<M: StorageBackend> Replica<M> {
                 conclusion.certificate = None;
             }
         }
-        if self.fold_poll_at.is_some_and(|at| at <= now) {
-            self.look_after_fold(now)?;
+        if self.checkpoint_poll_at.is_some_and(|at| at <= now) {
+            self.look_after_checkpoint(now)?;
         }
         if self.checkpoint_at <= now {
             self.clean_up(now)?;
@@ -138,14 +138,14 @@ impl<M: StorageBackend> Replica<M> {
         }
         let store = &self.table.store;
         let grown = store.memtable_bytes() > self.options.memtable_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
-        let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
-        let is_all_old = self.table.tracked() == 0 && self.table.highest() < foldable;
-        let idle = is_all_old && store.memtable_bytes() > 0 && store.watermark().time < foldable;
-        let full = store.full_checkpoints(Timestamp::above_all_before(foldable)) >= FULL_CHECKPOINTS;
+        let checkpointable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+        let is_all_old = self.table.tracked() == 0 && self.table.highest() < checkpointable;
+        let idle = is_all_old && store.memtable_bytes() > 0 && store.watermark().time < checkpointable;
+        let full = store.full_checkpoints(Timestamp::above_all_before(checkpointable)) >= FULL_CHECKPOINTS;
         let is_long = store.journal_bytes().saturating_sub(self.journal_bytes_closed) >= SEGMENT_BYTES_MIN;
-        if (grown || idle || full || is_long) && self.fold_poll_at.is_none() {
+        if (grown || idle || full || is_long) && self.checkpoint_poll_at.is_none() {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
-            // however old what it holds is, only a fold that begins from now on has all of it.
+            // however old what it holds is, only a checkpoint that begins from now on has all of it.
             let current = self.table.store.rotate()?;
             if !broken(Mutant::BoundsReleased) {
                 self.table.log_bounds();
@@ -156,7 +156,7 @@ impl<M: StorageBackend> Replica<M> {
             // A segment takes more of the disk than what is in it.
             let many = self.segments.len() >= SEGMENTS_MAX && !broken(Mutant::SegmentsUnbounded);
             if grown || idle || full || many {
-                (self.fold_wanted, self.fold_all) = (foldable, grown || idle);
+                (self.checkpoint_wanted, self.checkpoint_all) = (checkpointable, grown || idle);
                 self.begin_checkpoint(now)?;
             }
         }
@@ -165,27 +165,27 @@ impl<M: StorageBackend> Replica<M> {
 
     /// What has left the window should be in the base table. Where the disk is too slow for that, this replica does less in a turn, and takes in less.
     fn expect_checkpointed(&mut self, now: Time) {
-        let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
-        self.table.store.expect_checkpointed(Timestamp::above_all_before(foldable));
+        let checkpointable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+        self.table.store.expect_checkpointed(Timestamp::above_all_before(checkpointable));
     }
 
     fn begin_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
-        if self.table.store.begin_checkpoint(Timestamp::above_all_before(self.fold_wanted))? {
-            self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
+        if self.table.store.begin_checkpoint(Timestamp::above_all_before(self.checkpoint_wanted))? {
+            self.checkpoint_poll_at = Some(now.after_ms(CHECKPOINT_POLL_MS));
         }
         Ok(())
     }
 
-    /// A checkpoint ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded, or those that are left
+    /// A checkpoint ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are checkpointed, or those that are left
     /// would not make a full one.
-    fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
-        self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
+    fn look_after_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
+        self.checkpoint_poll_at = Some(now.after_ms(CHECKPOINT_POLL_MS));
         self.expect_checkpointed(now);
         if let Some(watermark) = self.table.store.checkpoint_finished()? {
             self.checkpointed = watermark.time;
-            self.fold_poll_at = None;
-            let wanted = Timestamp::above_all_before(self.fold_wanted);
-            if watermark < wanted && (self.fold_all || self.table.store.full_checkpoints(wanted) > 0) {
+            self.checkpoint_poll_at = None;
+            let wanted = Timestamp::above_all_before(self.checkpoint_wanted);
+            if watermark < wanted && (self.checkpoint_all || self.table.store.full_checkpoints(wanted) > 0) {
                 self.begin_checkpoint(now)?;
             }
         }

@@ -156,7 +156,7 @@ impl ReplicaCounts {
     pub const PATHS: [&str; 4] = ["fast", "slow", "fallback", "unproven"];
 
     /// A transaction has ended that the replica met `elapsed_ns` nanoseconds before.
-    pub(super) fn conclude(&mut self, decision: Decision, certificate: Option<&Certificate>, elapsed_ns: u64) {
+    pub(super) fn count_conclusion(&mut self, decision: Decision, certificate: Option<&Certificate>, elapsed_ns: u64) {
         let path = match certificate.map(|certificate| &certificate.proof) {
             Some(Proof::Fast(_)) => 0,
             Some(Proof::Logged(logged)) if logged.view_decision == 0 => 1,

@@ -192,8 +192,8 @@ impl OrphanQuery {
             let shown =
                 self.versions_of(shard).map(|versions| &versions[place]).filter(|one| one.version >= timestamp && one.value.is_some());
             let needed = if broken(Mutant::VersionTakenFromOne) { 1 } else { quorums.weak() };
-            let vouched = shown.filter(|one| self.versions_of(shard).filter(|versions| versions[place] == **one).count() >= needed);
-            let Some(OldVersion { version, value: Some(value) }) = vouched.max_by_key(|one| one.version) else { return None };
+            let by_weak_quorum = shown.filter(|one| self.versions_of(shard).filter(|versions| versions[place] == **one).count() >= needed);
+            let Some(OldVersion { version, value: Some(value) }) = by_weak_quorum.max_by_key(|one| one.version) else { return None };
             taken.push((key.clone(), KeyVersion { version: *version, value: value.clone() }));
         }
         if own.is_empty() && self.versions_of(shard).count() < quorums.release() {

@@ -39,8 +39,8 @@ use crate::transaction_table::TransactionTable;
 
 /// By so many time bounds clocks of correct replicas may have been apart, and ahead, when the disk was lost: ten times what they should be.
 pub(super) const BOUNDS_APART: u64 = 10;
-/// For so many windows a replica waits until what it holds has ended.
-const PATIENCE_WINDOWS: u64 = 10;
+/// For so many windows at most a replica waits until what it holds has ended.
+const WAIT_WINDOWS_MAX: u64 = 10;
 /// How often a replica asks those who have not answered, in milliseconds.
 const ASK_MS: u64 = 500;
 /// What one other replica has shown may be undecided here, in transactions and in bytes. Who shows more is asked again when some of it has ended.
@@ -312,8 +312,8 @@ impl<M: StorageBackend> Replica<M> {
     /// could end it. But nobody keeps this one silent for ever by showing what does not end.
     pub(super) fn waits_for_ends(&self, now: Time) -> bool {
         let Some((up_to, _)) = self.table.disk_lost() else { return false };
-        let is_patient = self.rebuild.complete_at.is_some_and(|at| now < at.after_ms(PATIENCE_WINDOWS * self.options.window_ms));
-        is_patient && !self.table.prepared_up_to(up_to, None).is_empty()
+        let may_wait = self.rebuild.complete_at.is_some_and(|at| now < at.after_ms(WAIT_WINDOWS_MAX * self.options.window_ms));
+        may_wait && !self.table.prepared_up_to(up_to, None).is_empty()
     }
 
     /// All versions were compared with enough of those who had shown what they hold prepared: this replica speaks again.

@@ -13,7 +13,7 @@ pub struct Experiments {
     #[cfg(feature = "lab")]
     #[arg(long, value_enum, default_value_t = Switch::On)]
     signatures: Switch,
-    /// What an insertion and a range exclude each other in (augustus): the range, or as in its paper their shard
+    /// With an engine that locks keys: what an insertion and a range exclude each other in, the range, or as in its paper their shard
     #[cfg(feature = "lab")]
     #[arg(long, value_enum, default_value_t = StructuralLocks::Intervals)]
     structural_locks: StructuralLocks,

@@ -385,7 +385,7 @@ impl Latest {
             for name in statistic.status.split('.').chain(statistic.label.map(|(_, value)| value)) {
                 place = &mut place[name];
             }
-            *place = json!(statistic.value);
+            *place = if statistic.kind == StatisticKind::Duration { json!(statistic.seconds()) } else { json!(statistic.value) };
         }
         status["rebuilding"] =
             self.rebuilding().as_ref().map_or_else(|| json!({"under_way": 0}), |words| json!({"under_way": 1, "words": words}));
@@ -459,6 +459,10 @@ fn encode(family: &[Statistic], encoder: &mut DescriptorEncoder<'_>) -> Result<(
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
         }
+        (StatisticKind::Duration, _) => {
+            let counter = ConstCounter::new(family[0].seconds());
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+        }
         (StatisticKind::Gauge, _) => {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
@@ -488,7 +492,29 @@ fn encode_histograms(family: &[Histogram], encoder: &mut DescriptorEncoder<'_>) 
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
+
     use super::*;
+
+    #[test]
+    fn how_long_something_took_is_shown_in_parts_of_a_second() {
+        let mut statistics = Statistics::default();
+        statistics.duration("store_paced_seconds", "How long syncs have waited", 1_250_000);
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Numbers(statistics)));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("a string takes all");
+        assert!(text.contains("\nstore_paced_seconds_total 1.25\n"), "{text}");
+    }
+
+    #[derive(Debug)]
+    struct Numbers(Statistics);
+
+    impl Collector for Numbers {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+            super::encode(self.0.all(), &mut encoder)
+        }
+    }
 
     #[test]
     fn a_disk_is_spoken_of_before_it_is_full() {
