@@ -416,6 +416,7 @@ impl Chain {
         }
         match self.check_signatures(next, &before.operators) {
             Ok(()) => ChainError::Fork { version },
+            Err(_) if broken(Mutant::ForkUnsigned) => ChainError::Fork { version },
             // Whoever goes by another configuration before may know other operators.
             Err(_) if next.configuration.previous != same.previous => ChainError::OtherBefore { version },
             Err(error) => error,

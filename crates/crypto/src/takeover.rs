@@ -44,7 +44,7 @@ impl Pending {
 pub enum Fault {
     /// Nothing: it is known already, or others are missing before it.
     None,
-    /// The two members go by different earlier configurations, or it lies: nothing shows which.
+    /// The two members go by different earlier configurations, or it lies: nothing shows why.
     Apart,
     /// Nothing of it, and something of operators: they signed two of one version, as their signatures show.
     Operators,

@@ -298,7 +298,8 @@ impl Changes {
             NotTakenOver::Refused(cause) => match Fault::of(cause) {
                 Fault::None => Ok(()),
                 Fault::Apart => {
-                    self.warn(link, &error, "its configurations follow others than this node's: one cluster.toml differs, or it lies");
+                    let what = "its configurations follow others than this node's: cluster.toml differs, operators signed two, or it lies";
+                    self.warn(link, &error, what);
                     Ok(())
                 }
                 Fault::Operators => {
