@@ -26,7 +26,7 @@ impl Chain {
         if paths.is_empty() {
             return Err(Error::Chain("no backup is named".to_owned()));
         }
-        let mut files = Vec::new();
+        let mut files: Vec<(FileReader, Option<Row>)> = Vec::new();
         for (at, path) in paths.iter().enumerate() {
             let reader = FileReader::open(path)?;
             let before = at.checked_sub(1).map(|at| &paths[at]);
@@ -42,6 +42,9 @@ impl Chain {
                 (Some(_), Some(before)) => {
                     return Err(Error::Chain(format!("{} does not go on from {}, but from another", path.display(), before.display())));
                 }
+            }
+            if let (Some((last, _)), Some(before)) = (files.last(), before) {
+                last.header().check_next(reader.header(), &format!("{} follows {}", path.display(), before.display()))?;
             }
             files.push((reader, None));
         }
@@ -109,4 +112,50 @@ fn content_of(path: &Path) -> Result<String, Error> {
     let mut reader = FileReader::open(path)?;
     while reader.next_row()?.is_some() {}
     Ok(reader.end().expect("all rows are read").content.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::Writer;
+
+    /// Two files of a cluster with one row, of which the second says that it is of `cluster` and of the time `as_of`.
+    fn two(cluster: &str, as_of: u64) -> Result<Summary, Error> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let row = (Key::from("a"), Value::from("1"));
+        let mut content = Content::default();
+        content.add(&row.0, &row.1);
+        let digest = content.digest();
+        let mut paths = Vec::new();
+        for (at, header) in [
+            Header { cluster: "c".to_owned(), as_of: 7, since: None },
+            Header { cluster: cluster.to_owned(), as_of, since: Some(digest.clone()) },
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let path = folder.path().join(at.to_string());
+            let mut writer = Writer::new(&path, &header).expect("a file");
+            if at == 0 {
+                writer.add(&row.0, Some(&row.1)).expect("room");
+            }
+            writer.end(1, digest.clone()).expect("room");
+            paths.push(path);
+        }
+        Chain::open(&paths)?.finish()
+    }
+
+    #[test]
+    fn the_files_of_a_chain_are_of_one_cluster_and_of_one_time_after_another() {
+        let whole = two("c", 8).expect("they follow one another");
+        assert_eq!((whole.as_of, whole.rows, whole.rows_written), (8, 1, 0));
+        let said = |refused: Result<Summary, Error>| match refused {
+            Err(Error::Chain(said)) => said,
+            other => panic!("{other:?}"),
+        };
+        assert!(said(two("d", 8)).ends_with("of another cluster"));
+        for as_of in [6, 7] {
+            assert!(said(two("c", as_of)).ends_with("is not of a later time"));
+        }
+    }
 }

@@ -42,6 +42,19 @@ pub struct Header {
     pub since: Option<String>,
 }
 
+impl Header {
+    /// Whether `next` may go on from a file with this header; `what` says in words that it does.
+    pub(crate) fn check_next(&self, next: &Self, what: &str) -> Result<(), Error> {
+        if next.cluster != self.cluster {
+            return Err(Error::Chain(format!("{what}, and is of another cluster")));
+        }
+        if next.as_of <= self.as_of {
+            return Err(Error::Chain(format!("{what}, and is not of a later time")));
+        }
+        Ok(())
+    }
+}
+
 /// What stands at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {

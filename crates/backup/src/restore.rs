@@ -31,18 +31,20 @@ pub struct Restored {
 /// Writes what the files hold, the oldest first, into a cluster that holds nothing, and then reads all of it again: it succeeds when the cluster
 /// holds just that. With `over`, the cluster may hold part of it already, as after a restore that was cut short.
 ///
-/// Nobody else should write meanwhile. The files are checked while they are read, so that damage may show when part of them is written.
+/// Nobody else should write meanwhile. All files are read and checked before anything is written: where one is damaged, the cluster stays as it was.
 ///
 /// # Errors
 /// [`Error::NotEmpty`], [`Error::Differs`], [`Error::Client`]; and what [`Chain`] says of the files.
 pub async fn restore(client: &Client, paths: &[PathBuf], over: bool, progress: Progress<'_>) -> Result<Restored, Error> {
-    let mut chain = Chain::open(paths)?;
+    // A file may show only at its end that it is damaged.
+    let whole = Chain::open(paths)?.finish()?;
     if !over {
         let found = client.read(|txn| async move { txn.scan(Key::default(), last_key(), 1).await }).await?;
         if let Some((key, _)) = found.value.first() {
             return Err(Error::NotEmpty(key.to_string()));
         }
     }
+    let mut chain = Chain::open(paths)?;
     let (mut rows, mut transactions, mut under_way) = (0, 0, JoinSet::new());
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
@@ -68,12 +70,11 @@ pub async fn restore(client: &Client, paths: &[PathBuf], over: bool, progress: P
             break;
         }
     }
-    let backup = chain.finish()?;
     let found = content(client, progress).await?;
-    if found != backup.content {
-        return Err(Error::Differs { found, expected: backup.content });
+    if found != whole.content {
+        return Err(Error::Differs { found, expected: whole.content });
     }
-    Ok(Restored { backup, transactions })
+    Ok(Restored { backup: whole, transactions })
 }
 
 async fn write(client: Client, rows: Vec<(Key, Value)>) -> Result<(), ClientError> {

@@ -32,7 +32,11 @@ pub async fn take(client: &Client, path: &Path, before: &[PathBuf], progress: Pr
     let begun = client.read_as_of(AsOf::Ago(Duration::ZERO), |txn| async move { txn.get(last_key()).await }).await?;
     // The timestamp of a transaction that reads the past is the first one after that time.
     let as_of = begun.commit.timestamp.time - 1;
-    let mut writer = Writer::new(path, &Header { cluster, as_of, since })?;
+    let header = Header { cluster, as_of, since };
+    if let Some(old) = &old {
+        old.header().check_next(&header, &format!("{} would follow the backups before", path.display()))?;
+    }
+    let mut writer = Writer::new(path, &header)?;
     let mut content = Content::default();
     let mut pages = Pages::new(client, Some(as_of));
     let mut next_old = match &mut old {

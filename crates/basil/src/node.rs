@@ -12,6 +12,7 @@ use crate::coordinator::{Command, Coordinator, CoordinatorCounts, FINISHES_MAX};
 use crate::message::{Message, Refusal, Subject, Unsigned};
 use crate::peer_clocks::{PeerClocks, Standing};
 use crate::quorum::Quorums;
+use crate::replica::catch_up::PassProgress;
 use crate::replica::{Replica, ReplicaCounts, ReplicaEvent};
 use crate::witness::{Contradiction, Witness};
 
@@ -269,10 +270,15 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
         let behind = u64::from(self.replica.is_behind());
         out.gauge("catch_up_behind", "1 while something was missing in the last comparison of all versions, or none has ended", behind)
             .in_status("catch_up.behind");
-        let (compared, before) = self.replica.keys_compared();
+        let PassProgress { compared, keys, seconds_left } = self.replica.pass_progress();
         out.gauge("catch_up_keys_compared", "Keys compared since the first one", compared).in_status("catch_up.keys_compared");
-        if let Some(before) = before {
-            out.gauge("catch_up_keys", "Keys compared when all were compared the last time", before).in_status("catch_up.keys");
+        if let Some(keys) = keys {
+            let help = "Keys compared when all were compared the last time; before that, about as many as the store has checkpointed";
+            out.gauge("catch_up_keys", help, keys).in_status("catch_up.keys");
+        }
+        if let Some(seconds_left) = seconds_left {
+            let help = "About how long the rest of the comparison takes, if it goes on as the last pages did";
+            out.gauge("catch_up_left_seconds", help, seconds_left).in_status("catch_up.left_seconds");
         }
         let help = "1 while a replica that lost its disk is silent, until it cannot contradict what it said before";
         out.gauge("rebuilding", help, u64::from(self.replica.rebuild_progress().is_some()));
@@ -337,9 +343,11 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
 
     fn rebuilding(&self) -> Option<String> {
         let progress = self.replica.rebuild_progress()?;
-        let compared = match self.replica.keys_compared() {
-            (compared, Some(all)) => format!("{compared} of about {all} keys"),
-            (compared, None) => format!("{compared} keys"),
+        let PassProgress { compared, keys, seconds_left } = self.replica.pass_progress();
+        let left = seconds_left.map_or_else(String::new, |seconds| format!(" (about {seconds} s for the rest)"));
+        let compared = match keys {
+            Some(all) => format!("{compared} of about {all} keys{left}"),
+            None => format!("{compared} keys"),
         };
         let wait = match progress.seconds_left {
             0 if progress.shown < progress.needed => {

@@ -6,7 +6,7 @@ use basil::message::{KeyVersion, PageVersion, Unsigned};
 use basil::{Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write, rebuild};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use store::{Memory, Options, Store};
-use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, Value};
+use types::{ClientId, Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, Value};
 
 use crate::harness::members::{Members, members};
 
@@ -162,8 +162,12 @@ fn a_replica_that_lost_its_disk_is_silent_until_it_is_rebuilt() {
     assert!(!lost.run(BOUND_MS + WINDOW_MS - BEGAN_MS - 100), "the others may still vote for what it has voted for");
     let (now_ms, now) = (lost.now_ms, at(lost.now_ms));
     let read = || Message::Read { request: 1, timestamp: now, keys: vec![Key::from("a")] };
-    let (said, _) = lost.hear(AUTHOR, read());
-    assert!(matches!(said.as_slice(), [Message::Refused { refusal: Refusal::Overloaded { .. }, .. }]), "{said:?}");
+    let all = KeyRange::new(Key::from("a"), Key::from("z")).expect("not empty");
+    let scan = || Message::Scan { request: 2, timestamp: now, range: all.clone(), limit: 9 };
+    for asked in [read(), scan()] {
+        let (said, _) = lost.hear(AUTHOR, asked);
+        assert!(matches!(said.as_slice(), [Message::Refused { refusal: Refusal::Overloaded { .. }, .. }]), "{said:?}");
+    }
     let early = transaction(&lost.members, now_ms, &[], "a");
     for (from, message) in asked(&early) {
         assert_eq!(lost.hear(from, message), (vec![], vec![]));
@@ -171,6 +175,8 @@ fn a_replica_that_lost_its_disk_is_silent_until_it_is_rebuilt() {
     assert!(lost.run(60_000));
     let (said, _) = lost.hear(AUTHOR, read());
     assert!(matches!(said.as_slice(), [Message::ReadReply { .. }]), "{said:?}");
+    let (said, _) = lost.hear(AUTHOR, scan());
+    assert!(matches!(said.as_slice(), [Message::ScanReply { .. }]), "{said:?}");
     let late = transaction(&lost.members, lost.now_ms, &[], "b");
     assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: late }).1, [Vote::Commit]);
 }

@@ -6,7 +6,7 @@
 //! * the bank's money stays the same in sum, its balances are what its records say, and every transfer that was acknowledged is there;
 //! * whoever was weak is whole again within minutes, and after the last fault transactions take the fast path within one;
 //! * all replicas hold the same, as of the same time;
-//! * a client that was taken out is refused, and limits are kept;
+//! * a client that was taken out is cut off by every replica within two seconds, and refused; limits are kept;
 //! * the largest replica's memory and disk, and latencies, level off.
 //!
 //! ```text
@@ -24,6 +24,7 @@ mod faults;
 mod load;
 mod members;
 mod timeline;
+mod visitor;
 
 use std::collections::BTreeMap;
 use std::fs;

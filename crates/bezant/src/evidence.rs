@@ -150,8 +150,8 @@ pub fn now_ms() -> u64 {
 fn keep(folder: &Path, record: &Record) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let known = list(folder)?;
-    let of_one = known.iter().filter(|(_, other)| other.who == record.who).count();
-    if known.len() >= EVIDENCE_MAX || of_one >= EVIDENCE_OF_ONE_MAX {
+    let of_one = known.found.iter().filter(|(_, other)| other.who == record.who).count();
+    if known.files() >= EVIDENCE_MAX || of_one >= EVIDENCE_OF_ONE_MAX {
         return Ok(());
     }
     write(&folder.join(format!("{PREFIX}{}-{}-{}.json", record.time_ms, record.who, of_one)), &record.to_json())
@@ -167,39 +167,73 @@ fn write(path: &Path, record: &Value) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn read(path: &Path) -> io::Result<Record> {
-    let none = || io::Error::other(format!("{} is no evidence", path.display()));
-    let json: Value = serde_json::from_slice(&fs::read(path)?).map_err(|_| none())?;
-    Record::from_json(&json).ok_or_else(none)
+/// What is kept in a folder.
+struct Listed<T> {
+    /// What could be read, the oldest first.
+    found: Vec<(PathBuf, T)>,
+    /// The files that could not be, and why. They say nothing, and keep nobody from what the others say.
+    unreadable: Vec<(PathBuf, io::Error)>,
 }
 
-/// All that is kept in `folder`, the oldest first.
-fn list(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
+impl<T> Listed<T> {
+    /// What a folder holds that is not there yet.
+    fn nothing() -> Self {
+        Self { found: Vec::new(), unreadable: Vec::new() }
+    }
+
+    /// How many files there are.
+    fn files(&self) -> usize {
+        self.found.len() + self.unreadable.len()
+    }
+}
+
+fn read<T>(path: &Path, from_json: fn(&Value) -> Option<T>) -> io::Result<T> {
+    let none = || io::Error::other("it is no evidence");
+    let json: Value = serde_json::from_slice(&fs::read(path)?).map_err(|_| none())?;
+    from_json(&json).ok_or_else(none)
+}
+
+/// What the files in `folder` say whose names begin with `prefix`, in the order of their names.
+fn list_of<T>(folder: &Path, prefix: &str, from_json: fn(&Value) -> Option<T>) -> io::Result<Listed<T>> {
+    let mut listed = Listed::nothing();
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(listed),
         Err(error) => return Err(error),
     };
-    let mut found = Vec::new();
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(PREFIX) && name.ends_with(".json") {
-            let record = read(&path)?;
-            found.push((path, record));
+        if name.starts_with(prefix) && name.ends_with(".json") {
+            match read(&path, from_json) {
+                Ok(kept) => listed.found.push((path, kept)),
+                Err(error) => listed.unreadable.push((path, error)),
+            }
         }
     }
-    found.sort_by_key(|(path, record)| (record.time_ms, path.clone()));
-    Ok(found)
+    listed.found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    listed.unreadable.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(listed)
 }
 
-/// The clients that a replica with this folder refuses, and their keys.
+/// All that is kept in `folder` of what others did.
+fn list(folder: &Path) -> io::Result<Listed<Record>> {
+    let mut listed = list_of(folder, PREFIX, Record::from_json)?;
+    listed.found.sort_by_key(|(_, record)| record.time_ms);
+    Ok(listed)
+}
+
+/// The clients that a replica with this folder refuses, and their keys. A file that cannot be read refuses nobody, and is named in the log.
 ///
 /// # Errors
 /// When the folder cannot be read.
 pub fn refused(folder: &Path) -> io::Result<BTreeMap<ClientId, [u8; 32]>> {
+    let listed = list(folder)?;
+    for (path, error) in &listed.unreadable {
+        tracing::warn!(file = %path.display(), %error, "evidence cannot be read: if it speaks against a client, that is not refused for it");
+    }
     let mut refused = BTreeMap::new();
-    for (_, record) in list(folder)?.into_iter().filter(|(_, record)| !record.is_lifted) {
+    for (_, record) in listed.found.into_iter().filter(|(_, record)| !record.is_lifted) {
         let (Some(client), Some(key)) = (client(&record.who), record.key) else { continue };
         let mut bytes = [0; 32];
         if hex::decode_to_slice(key, &mut bytes).is_ok() {
@@ -227,14 +261,19 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
         (None, None) => None,
     };
     let place = args.path.display();
-    let found = match &own {
-        Some(own) => list(&folder_of(&own.data)).attempt("read what was kept", place)?,
-        None => vec![(args.path.clone(), read(&args.path).attempt("read what was kept", place)?)],
+    let Listed { found, mut unreadable } = match &own {
+        Some(own) => list(&folder_of(&own.data)).attempt("read what was kept", &place)?,
+        None => {
+            let record = read(&args.path, Record::from_json).attempt("read what was kept", &place)?;
+            Listed { found: vec![(args.path.clone(), record)], unreadable: Vec::new() }
+        }
     };
     let wrong = match &own {
-        Some(own) => divergences::list(&folder_of(&own.data)).attempt("read what was kept", args.path.display())?,
-        None => Vec::new(),
+        Some(own) => divergences::list(&folder_of(&own.data)).attempt("read what was kept", &place)?,
+        None => Listed::nothing(),
     };
+    unreadable.extend(wrong.unreadable);
+    let wrong = wrong.found;
     if let Some(name) = &args.lift {
         return lift(name, &found);
     }
@@ -247,10 +286,10 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
             shown["refuted"] = json!(checked.as_ref().and_then(|checked| checked.as_ref().err()));
             shown
         };
-        out!(
-            "{}",
-            json!({ "evidence": found.iter().zip(&checked).map(one).collect::<Vec<_>>(), "divergences": divergences::to_json(&wrong) })
-        );
+        let evidence: Vec<Value> = found.iter().zip(&checked).map(one).collect();
+        let not_read = unreadable.iter().map(|(path, error)| json!({"file": path.display().to_string(), "why": error.to_string()}));
+        let not_read: Vec<Value> = not_read.collect();
+        out!("{}", json!({ "evidence": evidence, "divergences": divergences::to_json(&wrong), "unreadable": not_read }));
     } else {
         for ((path, record), checked) in found.iter().zip(&checked) {
             out!("{}: {}: {} (transaction {})", path.display(), record.who, record.what, record.transaction);
@@ -267,7 +306,10 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
             }
         }
         divergences::print(&wrong);
-        if found.is_empty() {
+        for (path, error) in &unreadable {
+            out!("{}: it cannot be read, and counts for nothing: {error}", path.display());
+        }
+        if found.is_empty() && unreadable.is_empty() {
             out!("nobody was ever seen to lie here");
         }
     }
@@ -277,7 +319,7 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
             .at(args.path.display())
             .help("they were changed, or are of another cluster: check them with the cluster.toml of their own"));
     }
-    Ok(if found.is_empty() { Done::Well } else { Done::Missing })
+    Ok(if found.is_empty() && unreadable.is_empty() { Done::Well } else { Done::Missing })
 }
 
 /// What comes of checking what is signed of `record`, if anything is and there is something to check it by.
@@ -326,19 +368,39 @@ mod tests {
     fn what_is_kept_is_read_back_has_a_bound_and_can_be_lifted() {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path().join("evidence");
-        assert_eq!(list(&folder).expect("nothing yet"), []);
+        let found = |folder: &Path| list(folder).expect("it can be read").found;
+        assert_eq!(found(&folder), []);
         for time in 0..2 * EVIDENCE_OF_ONE_MAX as u64 {
             keep(&folder, &record("c7", time)).expect("it can be written");
         }
-        assert_eq!(list(&folder).expect("it can be read").len(), EVIDENCE_OF_ONE_MAX);
+        assert_eq!(found(&folder).len(), EVIDENCE_OF_ONE_MAX);
         for number in 0..EVIDENCE_MAX as u64 {
             keep(&folder, &record(&format!("s0-r{number}"), 100 + number)).expect("it can be written");
         }
-        let found = list(&folder).expect("it can be read");
+        let found = found(&folder);
         assert_eq!((found.len(), &found[0].1), (EVIDENCE_MAX, &record("c7", 0)));
         assert_eq!(refused(&folder).expect("it can be read"), BTreeMap::from([(ClientId(7), [7; 32])]));
         assert!(lift("c8", &found).is_err());
         lift("c7", &found).expect("it was refused");
         assert_eq!(refused(&folder).expect("it can be read"), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_keeps_nobody_from_the_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        for client in ["c7", "c8"] {
+            keep(folder, &record(client, 1)).expect("it can be written");
+        }
+        let damaged = list(folder).expect("it can be read").found[0].0.clone();
+        fs::write(&damaged, "{").expect("written");
+        fs::write(folder.join("divergence-1-1.json"), "").expect("written");
+        let listed = list(folder).expect("it can be read");
+        assert_eq!((listed.found.len(), listed.files()), (1, 2));
+        assert_eq!(listed.unreadable[0].0, damaged);
+        assert_eq!(refused(folder).expect("it can be read"), BTreeMap::from([(ClientId(8), [7; 32])]));
+        keep(folder, &record("c9", 2)).expect("it can be written");
+        assert_eq!(list(folder).expect("it can be read").found.len(), 2);
+        assert_eq!(divergences::list(folder).expect("it can be read").unreadable.len(), 1);
     }
 }

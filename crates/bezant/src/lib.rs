@@ -99,6 +99,8 @@ pub enum Command {
     Txn(statements::TxnArgs),
     #[command(subcommand, about = "Takes, checks and restores copies of the whole database")]
     Backup(backup::BackupCommand),
+    #[command(hide = true, about = "The same as `bezant backup restore`, for who looks for it here")]
+    Restore(backup::RestoreArgs),
     #[command(subcommand, about = "Checks the proof of a commit")]
     Receipt(receipt::ReceiptCommand),
     #[command(after_help = "Example:\n\
@@ -187,6 +189,7 @@ impl Command {
             Self::Delete(args) => statements::delete(&args).await,
             Self::Txn(args) => statements::txn(&args).await,
             Self::Backup(command) => backup::run(&command).await,
+            Self::Restore(args) => backup::run(&backup::BackupCommand::Restore(args)).await,
             Self::Receipt(command) => receipt::run(&command),
             Self::Shell(args) => shell::run(&args).await,
             Self::Status(args) => status::run(&args).await,

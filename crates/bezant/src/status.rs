@@ -140,7 +140,8 @@ fn catching_up_words(answers: &[Answer]) -> Option<String> {
         }
         let of_all = catch_up["keys"].as_u64().filter(|keys| *keys > 0);
         let percent = of_all.map(|keys| number(&catch_up["keys_compared"]).saturating_mul(100).checked_div(keys).unwrap_or(0).min(99));
-        Some(percent.map_or_else(|| replica.to_string(), |percent| format!("{replica} ({percent} %)")))
+        let left = catch_up["left_seconds"].as_u64().map_or_else(String::new, |left| format!(", about {} left", duration(left)));
+        Some(percent.map_or_else(|| replica.to_string(), |percent| format!("{replica} ({percent} %{left})")))
     });
     let behind: Vec<String> = behind.collect();
     let words =
@@ -356,6 +357,8 @@ mod tests {
         };
         assert_eq!(names(say(json!({"behind": 1, "keys_compared": 5}))), Some(Some("s0-r0".to_owned())));
         assert_eq!(names(say(json!({"behind": 1, "keys_compared": 5, "keys": 10}))), Some(Some("s0-r0 (50 %)".to_owned())));
+        let words = names(say(json!({"behind": 1, "keys_compared": 5, "keys": 10, "left_seconds": 75})));
+        assert_eq!(words, Some(Some("s0-r0 (50 %, about 1m15s left)".to_owned())));
         assert_eq!(names(say(json!({"behind": 1, "keys_compared": 12, "keys": 10}))), Some(Some("s0-r0 (99 %)".to_owned())));
     }
 

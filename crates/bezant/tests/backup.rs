@@ -64,6 +64,13 @@ fn a_backup_goes_into_another_engine_and_over_what_was_restored_in_part() {
     place.run(&["bench", "rw-u", "--keys", "5000", "--load", "--seconds", "0"]).expect(0);
     let taken = place.run(&["backup", "take", "all.backup", "--json"]).expect(0).json();
     start_anew(&place, &["--engine", "augustus"]);
+    // Damage in the last bytes is found before the first row is written.
+    let mut bytes = fs::read(place.path("all.backup")).expect("it is there");
+    let late = bytes.len() - 10;
+    bytes[late] ^= 1;
+    fs::write(place.path("damaged.backup"), bytes).expect("room");
+    place.run(&["restore", "damaged.backup"]).expect(2).says("damaged.backup").says("a digest does not match");
+    place.run(&["get", "user00000000"]).expect(1);
     place.run(&["put", "user00000000", "half"]).expect(0);
     place.run(&["backup", "restore", "all.backup"]).expect(2).says("not empty: it holds user00000000");
     let restored = place.run(&["backup", "restore", "all.backup", "--over", "--json"]).expect(0).json();

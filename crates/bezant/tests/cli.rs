@@ -93,25 +93,35 @@ fn a_receipt_is_checked_without_the_cluster_and_a_changed_byte_is_noticed() {
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
-    place.run(&["txn", "get a; put a 1; delete b", "--receipt", "paid.receipt"]).expect(0);
+    place.run(&["txn", "get a; put a one-hundred; delete b", "--receipt", "paid.receipt"]).expect(0);
     place.run(&["put", "a", "2", "--receipt", "paid.receipt"]).expect(2).says("exists already");
-    place.run(&["get", "a"]).expect(0).prints("1\n");
+    place.run(&["get", "a"]).expect(0).prints("one-hundred\n");
     place.run(&["txn", "get a", "--receipt", "read.receipt"]).expect(0).says("leaves no receipt");
     assert!(!place.path("read.receipt").exists());
     place.run(&["down"]).expect(0);
 
     let said = place.run(&["receipt", "verify", "paid.receipt", "--cluster", "bezant-data/cluster.toml"]).expect(0);
-    assert!(said.out.starts_with("committed ") && said.out.ends_with(" replicas\nread a\nput a = 1\ndelete b\n"), "{said:#?}");
+    assert!(said.out.starts_with("committed ") && said.out.ends_with(" replicas\nread a\nput a = one-hundred\ndelete b\n"), "{said:#?}");
     let json = place.run(&["receipt", "verify", "paid.receipt", "--json"]).expect(0).json();
-    assert_eq!((&json["reads"][0], &json["writes"][0]["value"]), (&"a".into(), &"1".into()));
+    assert_eq!((&json["reads"][0], &json["writes"][0]["value"]), (&"a".into(), &"one-hundred".into()));
 
     let whole = fs::read(place.path("paid.receipt")).expect("read");
-    for at in [0, whole.len() / 2, whole.len() - 1] {
+    let value = whole.windows(11).position(|window| window == b"one-hundred").expect("what was written stands in it");
+    // The last byte says that this is no message to pass on; the last signature stands before it, with its number among those of its batch.
+    let last = whole.len() - 1;
+    for (at, why) in [
+        (0, "this is no receipt of basil's"),
+        (value, "the receipt proves nothing: a certificate is about another transaction"),
+        (last - 12, "the receipt proves nothing: no good signature of s0-r"),
+        (last, "the receipt is not about a commit"),
+    ] {
         let mut changed = whole.clone();
         changed[at] ^= 1;
         fs::write(place.path("changed.receipt"), changed).expect("written");
-        place.run(&["receipt", "verify", "changed.receipt"]).expect(2).says("error: ");
+        place.run(&["receipt", "verify", "changed.receipt"]).expect(2).says(&format!("error: {why}"));
     }
+    fs::write(place.path("changed.receipt"), &whole[..last]).expect("written");
+    place.run(&["receipt", "verify", "changed.receipt"]).expect(2).says("error: the receipt is damaged: ");
     place.run(&["init", "another"]).expect(0);
     place.run(&["receipt", "verify", "paid.receipt", "--cluster", "another"]).expect(2).says("its own cluster");
 }

@@ -125,13 +125,35 @@ fn a_replica_that_slept_comes_up_to_date_and_an_operator_signs_one_configuration
     assert_eq!(place.run(&["config", "show", "--cluster", "bezant-data/s0-r5"]).expect(0).out.matches("[[client]]").count(), 2);
 }
 
+/// Writes until all six have voted for it, and keeps the receipt of that; gives its file.
+fn receipt_of_all(place: &Place, name: &str) -> String {
+    let mut file = String::new();
+    let mut tried = 0;
+    eventually("all six vote", || {
+        tried += 1;
+        file = format!("{name}-{tried}.receipt");
+        place.run(&["put", "r", "1", "--receipt", &file]).expect(0).err.contains("by 6 of 6 replicas")
+    });
+    file
+}
+
+/// Copies of these files of the cluster, with nothing beside them; gives the first one's name.
+fn alone(place: &Place, files: &[&str]) -> String {
+    let folder = format!("public-{}", files.len());
+    fs::create_dir_all(place.path(&folder)).expect("made");
+    for file in files {
+        fs::copy(place.path("bezant-data").join(file), place.path(&folder).join(file)).expect("copied");
+    }
+    format!("{folder}/{}", files[0])
+}
+
 #[test]
 fn a_replica_gets_another_key_and_another_is_replaced_while_the_cluster_runs() {
     let place = Place::new();
     place.init(&["--window-ms", "1000", "--time-bound-ms", "100"]);
     place.run(&["up"]).expect(0);
     place.run(&["put", "a", "1"]).expect(0);
-    place.run(&["txn", "put r 1", "--receipt", "receipt"]).expect(0);
+    let early = receipt_of_all(&place, "early");
     // Another key, on the same disk.
     let card = place.run(&["key", "new", "new-key", "--replica", "127.0.0.1:1"]).expect(0).out;
     let new_key = card.split_whitespace().last().expect("its key").to_owned();
@@ -148,8 +170,26 @@ fn a_replica_gets_another_key_and_another_is_replaced_while_the_cluster_runs() {
     eventually("all six serve", || place.run(&["status"]).code == Some(0));
     eventually("all six vote, and are believed", || place.run(&["put", "a", "3"]).err.contains("by 6 of 6 replicas"));
     // What was proven by the earlier key still is, and says by which configuration.
-    let proven = place.run(&["receipt", "verify", "receipt"]).expect(0).out;
-    assert!(proven.contains("by the keys of configuration"), "{proven}");
+    let late = receipt_of_all(&place, "late");
+    for (receipt, version) in [(&early, 0), (&late, 1)] {
+        let proven = place.run(&["receipt", "verify", receipt]).expect(0).out;
+        assert!(proven.contains(&format!("by the keys of configuration {version}, of 1 that are known here")), "{proven}");
+        // With nothing but what is public.
+        let public = alone(&place, &["cluster.toml", "configurations"]);
+        let proven = place.run(&["receipt", "verify", receipt, "--cluster", &public]).expect(0).out;
+        assert!(proven.contains(&format!("by the keys of configuration {version}, of 1")), "{proven}");
+        // No configuration's keys prove what was changed.
+        let mut changed = fs::read(place.path(receipt)).expect("kept");
+        let in_the_last_signature = changed.len() - 13;
+        changed[in_the_last_signature] ^= 1;
+        fs::write(place.path("changed"), changed).expect("written");
+        place.run(&["receipt", "verify", "changed"]).expect(2).says("error: the receipt proves nothing: no good signature of s0-r");
+    }
+    // Whoever lacks the configurations knows the earlier key alone.
+    let first_alone = alone(&place, &["cluster.toml"]);
+    place.run(&["receipt", "verify", &early, "--cluster", &first_alone]).expect(0);
+    let refused = place.run(&["receipt", "verify", &late, "--cluster", &first_alone]).expect(2);
+    refused.says("error: the receipt proves nothing: no good signature of s0-r1 covers");
     // Another holder of a place, with nothing of what the earlier one had.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it has one").port();
     let address = format!("127.0.0.1:{free}");

@@ -135,3 +135,18 @@ fn a_client_that_lies_is_refused_by_who_heard_it_until_that_is_lifted() {
         place.run(&["put", "a", "3", "--cluster", "bezant-data/client-2"]).err.contains("over the fast path")
     });
 }
+
+#[test]
+fn a_replica_starts_with_evidence_that_cannot_be_read_and_the_command_names_the_file() {
+    let place = Place::new();
+    place.init(&[]);
+    let folder = place.path("bezant-data/s0-r0/evidence");
+    fs::create_dir(&folder).expect("made");
+    fs::write(folder.join("lie-1-c1-0.json"), "{\"time_ms\": 1, \"who").expect("written");
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0).says("by 6 of 6 replicas");
+    let listed = place.run(&["evidence", "bezant-data/s0-r0"]).expect(1);
+    assert!(listed.out.contains("lie-1-c1-0.json: it cannot be read, and counts for nothing"), "{listed:?}");
+    let shown = place.run(&["evidence", "bezant-data/s0-r0", "--json"]).expect(1).json();
+    assert!(shown["unreadable"][0]["file"].as_str().is_some_and(|file| file.ends_with("lie-1-c1-0.json")), "{shown}");
+}

@@ -1,7 +1,7 @@
 //! `cluster.toml`, and what its operators have changed since: the cluster as everybody in it knows it. Nothing in it is secret.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -123,14 +123,8 @@ impl Topology {
                 return Err(refuse(format!("{name} is listed twice"), as_made));
             }
         }
-        let mut owners: BTreeMap<String, ReplicaId> = BTreeMap::new();
-        for (name, (_, endpoint)) in &members {
-            if let Some(other) = owners.insert(endpoint.address.to_ascii_lowercase(), *name) {
-                return Err(refuse(
-                    format!("{other} and {name} have the same address {}", endpoint.address),
-                    "give each its own host or port",
-                ));
-            }
+        if let Some(what) = shared_place(&members) {
+            return Err(refuse(what, "give each its own host or port"));
         }
         let keys = shards(&members).map_err(|missing| refuse(format!("{missing} is not listed, though later ones are"), as_made))?;
         let clients = clients(file.client).map_err(|what| refuse(what, as_made))?;
@@ -188,6 +182,39 @@ impl Topology {
         }
         addresses
     }
+}
+
+/// Which two places of the replicas are the same, in words, if any are.
+fn shared_place(members: &BTreeMap<ReplicaId, ([u8; 32], Endpoint)>) -> Option<String> {
+    let (mut listening, mut answering) = (BTreeMap::new(), BTreeMap::new());
+    for (name, (_, Endpoint { address, http: _ })) in members {
+        if let Some(other) = listening.insert(address.to_ascii_lowercase(), *name) {
+            return Some(format!("{other} and {name} have the same address {address}"));
+        }
+    }
+    for (name, (_, Endpoint { address, http })) in members {
+        let place = http.to_ascii_lowercase();
+        if let Some(other) = listening.get(&place) {
+            return Some(format!("{name} is to answer HTTP at {http}, which is the address of {other}"));
+        }
+        // An address that names no host is another place on each.
+        let host = if names_no_host(&place) { host_of(address).to_ascii_lowercase() } else { String::new() };
+        if let Some(other) = answering.insert((place, host), *name) {
+            return Some(format!("{other} and {name} have the same http {http}"));
+        }
+    }
+    None
+}
+
+/// The host in `host:port`.
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+/// Whether an address means the host that goes there, as 127.0.0.1 does, or any, as 0.0.0.0.
+fn names_no_host(address: &str) -> bool {
+    let host = host_of(address).trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|host: IpAddr| host.is_loopback() || host.is_unspecified())
 }
 
 /// Public keys by shard and index, or the first name that is missing before a later one of its shard.

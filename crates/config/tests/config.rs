@@ -277,6 +277,9 @@ fn a_wrong_cluster_file_is_refused_with_its_reason() {
         (replace(&hex::encode(secret(10).public()), &"00".repeat(32)), ""),
         (replace("127.0.0.1:7400", "127.0.0.1"), "host:port"),
         (replace("127.0.0.1:7401", "127.0.0.1:7400"), "s0-r0 and s0-r1 have the same address 127.0.0.1:7400"),
+        (replace("127.0.0.1:7501", "127.0.0.1:7500"), "s0-r0 and s0-r1 have the same http 127.0.0.1:7500"),
+        (replace("127.0.0.1:7501", "127.0.0.1:7402"), "s0-r1 is to answer HTTP at 127.0.0.1:7402, which is the address of s0-r2"),
+        (good.replace("127.0.0.1:7500", "db:1").replace("127.0.0.1:7501", "DB:1"), "s0-r0 and s0-r1 have the same http DB:1"),
         (replace("placement = \"hash\"", "placement = \"ranges\"\nbounds = [\"\"]"), "would never hold a key"),
         (replace(&"ab".repeat(16), "ab"), "32 hexadecimal digits"),
         (replace("\"five\"", "\"tapir\""), "tapir"),
@@ -288,6 +291,13 @@ fn a_wrong_cluster_file_is_refused_with_its_reason() {
         assert!(error.what.contains(what) && !error.help.is_empty(), "expected {what:?}: {error}");
         assert!(error.file.ends_with("cluster.toml"), "{error}");
     }
+}
+
+#[test]
+fn replicas_of_several_hosts_may_answer_http_at_the_same_port_of_each() {
+    let good = cluster_toml("placement = \"hash\"", 1);
+    let on_two_hosts = good.replace("\"127.0.0.1:7401\"", "\"db1:7400\"").replace("127.0.0.1:7501", "127.0.0.1:7500");
+    load(write_folder("client = 1", &on_two_hosts).path()).expect("each host has an address 127.0.0.1 of its own");
 }
 
 #[test]

@@ -124,13 +124,13 @@ pub enum ChainError {
         "it is too long: a configuration has at most {CONFIGURATION_BYTES_MAX} bytes with its signatures, and all together {CHAIN_BYTES_MAX}, in {VERSIONS_MAX} versions"
     )]
     TooLong,
-    /// It follows another one than the one known.
+    /// It follows another one than the one known. Whoever signed it may go by other operators, so nothing shows who is wrong.
     #[error("version {version} does not follow the version {} that is known here, but another one", version - 1)]
     OtherBefore {
         /// The version offered.
         version: u64,
     },
-    /// Another configuration of this version is known: operators signed two.
+    /// Another configuration of this version is known, and enough operators signed this one, too.
     #[error("another version {version} is known here: operators have signed two of them")]
     Fork {
         /// The version.
@@ -333,15 +333,13 @@ impl Chain {
     /// # Errors
     /// The first rule that it breaks.
     pub fn check_unsigned(&self, next: &Configuration) -> Result<Cluster, ChainError> {
-        let (before, id) = (self.newest(), self.id());
+        let before = self.newest();
         let (found, known) = (next.version, before.version);
         if self.first.operators.keys.is_empty() {
             return Err(ChainError::NoOperators);
         }
         if found <= known && !broken(Mutant::OldConfigurationTaken) {
-            let same = self.configurations().nth(usize::try_from(found).unwrap_or(usize::MAX));
-            let is_fork = same.is_some_and(|same| same.digest(id) != next.digest(id));
-            return Err(if is_fork { ChainError::Fork { version: found } } else { ChainError::Old { found, known } });
+            return Err(ChainError::Old { found, known });
         }
         if found > known + 1 {
             return Err(ChainError::Early { found, known });
@@ -392,13 +390,41 @@ impl Chain {
     /// # Errors
     /// The first rule that it breaks.
     pub fn check(&self, next: &SignedConfiguration) -> Result<Cluster, ChainError> {
-        let cluster = self.check_unsigned(&next.configuration)?;
+        let cluster = self.check_unsigned(&next.configuration).map_err(|error| match error {
+            ChainError::Old { .. } => self.why_not_again(next, error),
+            _ => error,
+        })?;
         let bytes = next.to_bytes().len();
         let is_too_long = bytes > CONFIGURATION_BYTES_MAX || self.bytes + bytes > CHAIN_BYTES_MAX;
         if is_too_long && !broken(Mutant::ConfigurationUnbounded) {
             return Err(ChainError::TooLong);
         }
-        let operators = &self.newest().operators;
+        self.check_signatures(next, &self.newest().operators)?;
+        Ok(cluster)
+    }
+
+    /// What is wrong with `next`, of whose version one is known: it is `old`, or another. Nobody but the operators of the version before can show that
+    /// operators signed two. So without their signatures it says nothing of them.
+    fn why_not_again(&self, next: &SignedConfiguration, old: ChainError) -> ChainError {
+        let (version, id) = (next.configuration.version, self.id());
+        // Nobody signs the first one.
+        let Some(at) = version.checked_sub(1).and_then(|before| usize::try_from(before).ok()) else { return old };
+        let mut known = self.configurations().skip(at);
+        let (Some(before), Some(same)) = (known.next(), known.next()) else { return old };
+        if same.digest(id) == next.configuration.digest(id) {
+            return old;
+        }
+        match self.check_signatures(next, &before.operators) {
+            Ok(()) => ChainError::Fork { version },
+            Err(_) if broken(Mutant::ForkUnsigned) => ChainError::Fork { version },
+            // Whoever goes by another configuration before may know other operators.
+            Err(_) if next.configuration.previous != same.previous => ChainError::OtherBefore { version },
+            Err(error) => error,
+        }
+    }
+
+    /// Whether enough of `operators` signed `next`, and nobody's signature is bad.
+    fn check_signatures(&self, next: &SignedConfiguration, operators: &Operators) -> Result<(), ChainError> {
         let statement = statement(self.id(), &next.configuration.digest(self.id()));
         let mut signers = BTreeSet::new();
         for (operator, signature) in &next.signatures {
@@ -412,7 +438,7 @@ impl Chain {
         if signed < usize::from(operators.needed) {
             return Err(ChainError::TooFew { signed: signers.len(), needed: operators.needed });
         }
-        Ok(cluster)
+        Ok(())
     }
 
     /// Takes over the next configuration; gives the cluster that it describes.
@@ -661,6 +687,19 @@ mod tests {
         assert_eq!(chain.check(&early), Err(ChainError::Early { found: 2, known: 0 }));
         chain.extend(one).expect("it follows");
         assert_eq!(chain.check(&other), Err(ChainError::Fork { version: 1 }));
+        // It says so of operators only by their signatures, and by those of the version before.
+        let unsigned = SignedConfiguration { signatures: Vec::new(), ..other.clone() };
+        assert_eq!(chain.check_unsigned(&other.configuration), Err(ChainError::Old { found: 1, known: 1 }));
+        assert_eq!(chain.check(&unsigned), Err(ChainError::TooFew { signed: 0, needed: 2 }));
+        let mut forged = other.clone();
+        forged.signatures[0].1 = secret(100).sign(b"something else");
+        assert_eq!(chain.check(&forged), Err(ChainError::BadSignature { operator: forged.signatures[0].0 }));
+        let mut of_others = unsigned;
+        of_others.configuration.previous = [9; 32];
+        assert_eq!(chain.check(&of_others), Err(ChainError::OtherBefore { version: 1 }), "nothing shows who is wrong");
+        let first =
+            SignedConfiguration { configuration: Configuration { version: 0, ..other.configuration.clone() }, signatures: Vec::new() };
+        assert_eq!(chain.check(&first), Err(ChainError::Old { found: 0, known: 1 }), "nobody signs the first");
         let after_other = next(&chain, &[100, 101], |next| next.previous = other.configuration.digest(chain.id()));
         assert_eq!(chain.check(&after_other), Err(ChainError::OtherBefore { version: 2 }));
     }

@@ -44,8 +44,10 @@ impl Pending {
 pub enum Fault {
     /// Nothing: it is known already, or others are missing before it.
     None,
-    /// The two members rest on different first configurations, or operators signed two of one version.
+    /// The two members go by different earlier configurations, or it lies: nothing shows why.
     Apart,
+    /// Nothing of it, and something of operators: they signed two of one version, as their signatures show.
+    Operators,
     /// It lies: every correct member checks what it hands over.
     Lie,
 }
@@ -56,7 +58,8 @@ impl Fault {
     pub fn of(error: &ChainError) -> Self {
         match error {
             ChainError::Old { .. } | ChainError::Early { .. } => Self::None,
-            ChainError::Fork { .. } | ChainError::OtherBefore { .. } | ChainError::NoOperators => Self::Apart,
+            ChainError::OtherBefore { .. } | ChainError::NoOperators => Self::Apart,
+            ChainError::Fork { .. } => Self::Operators,
             _ => Self::Lie,
         }
     }

@@ -97,6 +97,7 @@ mutants! {
     RightsIgnored: "rights", "a client may write what it has no right to";
     ConfigurationOfFew: "configurations", "one signature of an operator too few is enough";
     OldConfigurationTaken: "configurations", "a configuration is taken over that does not follow the newest one";
+    ForkUnsigned: "configurations", "operators are said to have signed two configurations of one version, whoever signed the second";
     PlacesChangeTogether: "configurations", "more than f places of a shard get another key at once";
     GoneKeyReturns: "configurations", "a key that an earlier configuration took out comes back";
     GoneKeyBelieved: "configurations", "what a key signed that a configuration took out goes on to count";

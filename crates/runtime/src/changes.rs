@@ -295,19 +295,22 @@ impl Changes {
                 Err(CloseReason::Broken(kind))
             }
             NotTakenOver::Unchangeable => Ok(()),
-            NotTakenOver::Refused(cause) if Fault::of(cause) == Fault::None => Ok(()),
-            NotTakenOver::Refused(cause) if Fault::of(cause) == Fault::Apart => {
-                self.warn(
-                    link,
-                    &error,
-                    "its configurations are not this node's: operators signed two of one version, or cluster.toml differs",
-                );
-                Ok(())
-            }
-            NotTakenOver::Refused(_) => {
-                self.warn(link, &error, "a configuration was refused");
-                Err(CloseReason::Rejections)
-            }
+            NotTakenOver::Refused(cause) => match Fault::of(cause) {
+                Fault::None => Ok(()),
+                Fault::Apart => {
+                    let what = "its configurations follow others than this node's: cluster.toml differs, operators signed two, or it lies";
+                    self.warn(link, &error, what);
+                    Ok(())
+                }
+                Fault::Operators => {
+                    self.warn(link, &error, "operators signed two configurations of one version, and it goes by the other");
+                    Ok(())
+                }
+                Fault::Lie => {
+                    self.warn(link, &error, "a configuration was refused");
+                    Err(CloseReason::Rejections)
+                }
+            },
         }
     }
 
@@ -573,6 +576,26 @@ mod tests {
         let me = Party::Replica(replica(0));
         let changes = Arc::new(Changes::new(me, cluster, Some(options), limits, total, Arc::clone(links), verifier));
         (changes, SignedConfiguration { configuration: next, signatures: vec![signature] })
+    }
+
+    #[tokio::test]
+    async fn whoever_hands_over_another_configuration_of_a_known_version_lies_unless_operators_signed_it() {
+        let metrics = Metrics::default();
+        let links = Arc::new(Links::new(Limits::default(), Arc::clone(&metrics.shell)));
+        let (changes, next) = changes(&links);
+        changes.bring(next.clone()).expect("it is signed");
+        let (operator, mut other) = (SecretKey::from_bytes([201; 32]), next.configuration.clone());
+        other.clients.clear();
+        let operators = Operators { needed: 1, keys: vec![operator.public()] };
+        let signature = other.sign(CLUSTER, &operators, &operator).expect("an operator");
+        let hear = |session, signatures| {
+            let open = links.open(Party::Client(ClientId(1), Session(session))).expect("there is a place");
+            let signed = SignedConfiguration { configuration: other.clone(), signatures };
+            changes.hear(&open.link(), Control::Configuration(Box::new(signed)))
+        };
+        assert!(matches!(hear(1, Vec::new()), Err(CloseReason::Rejections)));
+        assert!(matches!(hear(2, next.signatures), Err(CloseReason::Rejections)), "that is a signature of something else");
+        assert!(hear(3, vec![signature]).is_ok(), "it is the operators who signed two");
     }
 
     #[tokio::test]

@@ -187,6 +187,11 @@ pub trait StorageBackend: Send {
         Ok(())
     }
 
+    /// About how many rows the base table has: one that was written anew may count for each time. 0 where nobody knows.
+    fn rows_about(&self) -> u64 {
+        0
+    }
+
     /// The row of `key` in the base table.
     ///
     /// # Errors

@@ -112,6 +112,11 @@ impl Base {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many rows its runs have together: newer ones may hide some.
+    pub fn rows_about(&self) -> u64 {
+        self.state().runs.iter().map(|run| run.rows).sum()
+    }
+
     /// The row of `key`.
     ///
     /// # Errors
@@ -522,6 +527,16 @@ mod tests {
         base.merge(&runs).expect("the disk is whole");
         assert_eq!(base.state().runs.len(), 2, "it has not gone on to the end");
         assert_eq!(file_names(directory.path()).expect("it is there").len(), 3, "nothing is left of what it began");
+    }
+
+    #[test]
+    fn a_row_that_was_written_anew_may_count_for_each_time() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = many(directory.path(), 2, 3, 10);
+        assert_eq!(base.rows_about(), 6);
+        let runs = base.state().runs.clone();
+        base.merge(&runs).expect("the disk is whole");
+        assert_eq!(base.rows_about(), 3);
     }
 
     #[test]

@@ -364,6 +364,10 @@ impl StorageBackend for Disk {
         Ok(())
     }
 
+    fn rows_about(&self) -> u64 {
+        self.base.rows_about()
+    }
+
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
         self.base.get(key.as_bytes())
     }

@@ -255,6 +255,10 @@ impl StorageBackend for Memory {
         Ok(())
     }
 
+    fn rows_about(&self) -> u64 {
+        self.state().base_table.len() as u64
+    }
+
     fn has_lost_rows(&self) -> bool {
         self.state().has_lost_rows
     }

@@ -241,6 +241,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.backend.forget_lost_rows()
     }
 
+    /// About how many keys were checkpointed: one that was written anew may count for each time. 0 where nobody knows.
+    #[must_use]
+    pub fn rows_about(&self) -> u64 {
+        self.backend.rows_about()
+    }
+
     /// How many batches the journal has had, durably, since the store was made.
     #[must_use]
     pub fn journal_batches(&self) -> u64 {

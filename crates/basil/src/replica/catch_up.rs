@@ -134,6 +134,8 @@ struct Pass {
     /// How many keys it has compared, and how many the pass before did.
     keys: u64,
     keys_before: Option<u64>,
+    /// How many nanoseconds the last pages took for each key.
+    pace: Option<u64>,
     /// Pages follow one another soon: this replica was away, or something was missing in the last pass or this.
     is_expedited: bool,
     /// Something was missing in it.
@@ -169,6 +171,7 @@ impl CatchUp {
             ended: None,
             keys: 0,
             keys_before: None,
+            pace: None,
             is_expedited: true,
             lacked_some: false,
         };
@@ -208,9 +211,12 @@ impl CatchUp {
         self.pass.at = now;
     }
 
-    /// How many keys this pass has compared, and how many the one before did, if there was one.
-    pub(super) fn keys_compared(&self) -> (u64, Option<u64>) {
-        (self.pass.keys, self.pass.keys_before)
+    /// How far this pass is; `rows` says about how many keys the base table has, for the first pass of a process.
+    fn progress(&self, rows: u64) -> PassProgress {
+        let Pass { keys: compared, keys_before, pace, .. } = self.pass;
+        let keys = keys_before.or(Some(rows).filter(|rows| *rows > 0));
+        let left = |(keys, pace): (u64, u64)| keys.saturating_sub(compared).saturating_mul(pace).div_ceil(1_000_000_000);
+        PassProgress { compared, keys, seconds_left: keys.zip(pace).map(left) }
     }
 
     /// Whether `from` may be served: it asks more rarely by itself.
@@ -241,7 +247,25 @@ impl CatchUp {
     }
 }
 
+/// How far a comparison of all versions is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassProgress {
+    /// How many keys have been compared since the first.
+    pub compared: u64,
+    /// About how many there are: as many as were compared the last time, else as the store says. Nothing where neither is known.
+    pub keys: Option<u64>,
+    /// About how many seconds the rest takes, if it goes on as the last pages did.
+    pub seconds_left: Option<u64>,
+}
+
 impl Pass {
+    /// A page of so many keys is compared, so many nanoseconds after the page before. Each counts for a quarter.
+    fn note_pace(&mut self, keys: u64, took: u64) {
+        if let Some(now) = took.checked_div(keys) {
+            self.pace = Some(self.pace.map_or(now, |pace| pace - pace / 4 + now / 4));
+        }
+    }
+
     /// From now on pages follow one another soon, until all were compared.
     fn speed_up(&mut self, now: Time) {
         self.is_expedited = true;
@@ -329,10 +353,10 @@ impl<M: StorageBackend> Replica<M> {
         self.catch_up.is_behind()
     }
 
-    /// How many keys have been compared since the first, and how many there were when all were compared the last time.
+    /// How far the comparison of all versions is.
     #[must_use]
-    pub fn keys_compared(&self) -> (u64, Option<u64>) {
-        self.catch_up.keys_compared()
+    pub fn pass_progress(&self) -> PassProgress {
+        self.catch_up.progress(self.table.store.rows_about())
     }
 
     /// The newest versions of all keys at or below `up_to`, a deletion too; for whoever compares replicas.
@@ -669,6 +693,9 @@ impl<M: StorageBackend> Replica<M> {
         }
         let may_stop = if compares_last { answers.len() - counts } else { self.quorums.weak() - 1 };
         pass.keys += keys;
+        if let Some((ended, _)) = before {
+            pass.note_pace(keys, now.since(ended));
+        }
         match shown_to(&answers, may_stop, query.to.as_ref()) {
             Some(next) => pass.from = next,
             None => {
@@ -811,6 +838,24 @@ mod tests {
         assert_eq!(served, 34);
         assert!(catch_up.may_serve(at(999), other, Service::Page) && catch_up.may_serve(at(999), eager, Service::Commits));
         assert!(catch_up.may_serve(at(100), eager, Service::Page), "also when the clock was set back");
+    }
+
+    #[test]
+    fn how_long_a_pass_takes_is_told_by_what_the_store_has_and_the_last_pages() {
+        let me = ReplicaId { shard: ShardId(0), index: 0 };
+        let mut catch_up = CatchUp::new(me, &ReplicaOptions::default(), Time(0));
+        let none = PassProgress { compared: 0, keys: None, seconds_left: None };
+        assert_eq!(catch_up.progress(0), none, "nothing is known of a store without rows");
+        assert_eq!(catch_up.progress(5_000), PassProgress { keys: Some(5_000), ..none });
+        catch_up.pass.keys = 1_000;
+        catch_up.pass.note_pace(1_000, 2_000_000_000);
+        assert_eq!(catch_up.progress(5_000), PassProgress { compared: 1_000, keys: Some(5_000), seconds_left: Some(8) });
+        assert_eq!(catch_up.progress(500).seconds_left, Some(0), "there are more than the store knew");
+        catch_up.pass.note_pace(0, 1);
+        (0..40).for_each(|_| catch_up.pass.note_pace(1_000, 1_000_000_000));
+        assert_eq!(catch_up.progress(5_000).seconds_left, Some(5), "a little more than four");
+        catch_up.pass.keys_before = Some(3_000);
+        assert_eq!(catch_up.progress(5_000).keys, Some(3_000));
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl<M: StorageBackend> Replica<M> {
             | Message::TransactionsReply { .. }
             | Message::VersionsReply { .. }
             | Message::PreparedReply { .. } => Some(message),
-            Message::Read { request, .. } => {
+            Message::Read { request, .. } | Message::Scan { request, .. } => {
                 self.refuse(from, Subject::Request(request), Refusal::NO_ROOM, out);
                 None
             }

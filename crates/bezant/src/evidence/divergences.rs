@@ -2,14 +2,14 @@
 //! replica compared what its channels brought, and only its operators have to know.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use engine::Divergence;
 use serde_json::{Value, json};
 
-use super::{now_ms, write};
+use super::{Listed, list_of, now_ms, write};
 use crate::out;
 
 /// The most files of a folder: the first ones say more than one more would.
@@ -95,32 +95,17 @@ impl Kept {
 pub fn keep(folder: &Path, found: &Kept) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let path = folder.join(format!("{PREFIX}{}-{}.json", found.time_ms, found.number));
-    if !path.exists() && list(folder)?.len() >= DIVERGENCES_MAX {
+    if !path.exists() && list(folder)?.files() >= DIVERGENCES_MAX {
         return Ok(());
     }
     write(&path, &found.to_json())
 }
 
-/// All that is kept in `folder`, the oldest first.
-pub fn list(folder: &Path) -> io::Result<Vec<(PathBuf, Kept)>> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(PREFIX) && name.ends_with(".json") {
-            let none = || io::Error::other(format!("{} is no evidence", path.display()));
-            let json: Value = serde_json::from_slice(&fs::read(&path)?).map_err(|_| none())?;
-            let kept = Kept::from_json(&json).ok_or_else(none)?;
-            found.push((path, kept));
-        }
-    }
-    found.sort_by_key(|(path, kept)| (kept.time_ms, kept.number, path.clone()));
-    Ok(found)
+/// All that is kept in `folder` of that.
+pub(super) fn list(folder: &Path) -> io::Result<Listed<Kept>> {
+    let mut listed = list_of(folder, PREFIX, Kept::from_json)?;
+    listed.found.sort_by_key(|(_, kept)| (kept.time_ms, kept.number));
+    Ok(listed)
 }
 
 /// Shows them, as JSON or in words.
@@ -152,22 +137,23 @@ mod tests {
     fn what_is_kept_of_a_divergence_is_read_back_written_anew_when_mended_and_has_a_bound() {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path().join("evidence");
-        assert_eq!(list(&folder).expect("nothing yet"), []);
+        let list = |folder: &Path| list(folder).expect("it can be read").found;
+        assert_eq!(list(&folder), []);
         let mut found = engine::Divergences::default();
         found.note(Time(5_000_000), "the value of k", [1; 32], [2; 32], 2);
         let kept = |found: &engine::Divergences| Kept::of(found.recent().next_back().expect("there is one"));
         keep(&folder, &kept(&found)).expect("it can be written");
-        let open = list(&folder).expect("it can be read");
+        let open = list(&folder);
         assert!(open.len() == 1 && open[0].1.words().contains("not mended yet"), "{open:?}");
         found.mend_all(Time(9_000_000));
         keep(&folder, &kept(&found)).expect("it can be written");
-        let mended = list(&folder).expect("it can be read");
+        let mended = list(&folder);
         let words = mended[0].1.words();
         assert!(mended.len() == 1 && words.contains("mended 4 ms later"), "{words}");
         assert_eq!(words, "digest 0101010101010101, 2 others have 0202020202020202, mended 4 ms later: the value of k");
         for number in 2..DIVERGENCES_MAX as u64 + 9 {
             keep(&folder, &Kept { number, ..mended[0].1.clone() }).expect("it can be written");
         }
-        assert_eq!(list(&folder).expect("it can be read").len(), DIVERGENCES_MAX);
+        assert_eq!(list(&folder).len(), DIVERGENCES_MAX);
     }
 }
