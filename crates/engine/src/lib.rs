@@ -135,7 +135,7 @@ mod pool;
 mod refusal;
 mod request;
 
-pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, stretched};
+pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, even_time_after, stretched};
 pub use divergence::{DIVERGENCES_KEPT_MAX, Divergence, Divergences};
 pub use offer::{
     Capabilities, Capability, Durations, Histogram, Instruction, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind,
