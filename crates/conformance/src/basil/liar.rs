@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, JournalEnd, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, ScanRow, Subject, Unsigned};
+use basil::message::{
+    Conflict, JournalEnd, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, ScanRow, Subject, Unsigned,
+};
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, Random, named};
 use simulator::Heard;

@@ -75,6 +75,15 @@ pub(crate) struct Seen {
     pub scans: Vec<Scan>,
 }
 
+impl Seen {
+    /// It is shown a key. What shows another value than before was another state.
+    pub fn read(&mut self, key: &Key, version: Timestamp, value: Option<&Value>) {
+        if !self.reads.iter().any(|(read, _, known)| read == key && known.as_ref() == value) {
+            self.reads.push((key.clone(), version, value.cloned()));
+        }
+    }
+}
+
 /// The first keys of a range that have values.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
@@ -575,6 +584,11 @@ impl Checker {
         if self.decisions.get(&id) == Some(&Decision::Commit) {
             self.violation("decisions", format!("{id:?} committed, and its client is told that it never will"));
         }
+    }
+
+    /// An honest client is told that a transaction committed which is not the last that was asked for in its name, or of which there is no proof.
+    pub(super) fn told_of_another(&mut self, client: ClientId, id: TransactionId) {
+        self.violation("decisions", format!("{client} is told that {id:?} committed, and its session asked for another, or has no proof"));
     }
 
     // At the end.
