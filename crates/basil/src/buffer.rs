@@ -64,8 +64,12 @@ impl Buffer {
     }
 
     /// Takes in what a read found. The first read of a key counts; a later one cannot see another version.
+    ///
+    /// Whoever reads a range is not told of a key that has no value there, though the transaction may go by a version of it: one that is undecided
+    /// and deletes it. So a read of it may come later, and must find no value either.
     pub fn found(&mut self, found: ReadFound) {
-        if found.value.is_some() && self.scans.hold(&found.key) && !self.reads.contains_key(&found.key) {
+        let is_absent = self.reads.get(&found.key).is_none_or(|known| known.value.is_none());
+        if found.value.is_some() && is_absent && self.scans.hold(&found.key) {
             self.scans.is_contradicted = true;
         }
         self.reads.entry(found.key.clone()).or_insert(found);
@@ -211,11 +215,16 @@ mod tests {
             buffer.scanned(scan("a", "c", &[]));
             buffer.found(found("b", Some("1")));
         };
+        let deleted_and_read = |buffer: &mut Buffer| {
+            buffer.scanned(RangeFound { found: vec![found("b", None)], ..scan("a", "c", &[]) });
+            buffer.found(found("b", Some("1")));
+        };
         let scanned_twice = |buffer: &mut Buffer| {
             buffer.scanned(scan("a", "c", &[]));
             buffer.scanned(scan("b", "d", &["b"]));
         };
         assert!(!ends(read_and_left_out) && !ends(absent_and_found) && !ends(left_out_and_read) && !ends(scanned_twice));
+        assert!(!ends(deleted_and_read));
     }
 
     #[test]

@@ -131,6 +131,17 @@ impl<D: Driver> Session<D> {
         }
     }
 
+    /// What it runs around, for whoever brought that.
+    #[must_use]
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// The same, to be changed.
+    pub fn driver_mut(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
     fn begin(&mut self, now: Time, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
         match request {
             Request::Read { timestamp, keys, mode } => {

@@ -164,6 +164,45 @@ fn what_is_voted_down_is_tried_at_a_later_timestamp_and_not_for_ever() {
     assert!(matches!(told[..], [Tell::Response { operation: 3, outcome: Err(Refusal::Conflict) }]), "{told:?}");
 }
 
+/// The time at which a write of `a` is prepared that began at `time`, after these reads.
+fn write_of(client: &mut Client, time: u64, reads: Vec<Evidence>) -> u64 {
+    let writes = vec![(Key::from("a"), Some(Value::from("1")))];
+    let commit = CommitRequest { timestamp: Timestamp { time, ..NOW }, reads, writes };
+    match client.asks(Request::Commit(commit)).as_slice() {
+        [transaction] => transaction.timestamp().time,
+        other => panic!("one transaction is prepared: {other:?}"),
+    }
+}
+
+#[test]
+fn a_write_is_prepared_above_later_reads_of_its_session_unless_what_it_read_was_written() {
+    const AHEAD_NS: u64 = 1_000_000_000;
+    let mut client = Client::new();
+    let clock = client.hears_clocks(AHEAD_NS);
+    let read = |client: &mut Client, mode: ReadMode, time: u64| {
+        let clock = client.now.0 + AHEAD_NS;
+        let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+        let nothing =
+            |request| Message::ReadReply { request, clock, results: vec![result.clone()], prepared: Vec::new(), is_promised: true };
+        read_in(client, mode, time, nothing).expect("it is found").evidence
+    };
+    let before = clock.read(client.now);
+    let own = read(&mut client, ReadMode::Interactive, before);
+    // A read of the past changes nothing, and a reader above the clock would have to be waited for.
+    read(&mut client, ReadMode::AsOf, before + 2);
+    assert_eq!(write_of(&mut client, before, Vec::new()), before);
+    read(&mut client, ReadMode::Interactive, before + 2);
+    let moved = write_of(&mut client, before, vec![own]);
+    assert!(moved > before + 2 && moved <= clock.read(client.now) + 1, "{moved} of {before}");
+    let after = clock.read(client.now) + 2;
+    let own = read(&mut client, ReadMode::Interactive, after);
+    let other = write_of(&mut client, after + 2, Vec::new());
+    assert_eq!(write_of(&mut client, after, vec![own]), after, "what it read was written at {other}");
+    let ahead = clock.read(client.now) + 500_000_000;
+    read(&mut client, ReadMode::Interactive, ahead);
+    assert_eq!(write_of(&mut client, ahead - 2, Vec::new()), ahead - 2, "that is ahead of the clock");
+}
+
 /// What the application is told of a read of `a` as of `time` when all replicas answer with what `answer` gives for the request's number.
 fn read_of_the_past(client: &mut Client, time: u64, answer: impl Fn(u64) -> Message) -> Result<Found, Refusal> {
     read_in(client, ReadMode::AsOf, time, answer)

@@ -11,6 +11,7 @@ use config::Config;
 use crypto::{Chain, SecretKey, SignedConfiguration, Verified, Verifier};
 use engine::{
     Ask, Capability, ClusterClock, Notice, Pool, PoolMaker, PoolOptions, Profile, ReadMode, Request, Response, Session, Statistics, Tell,
+    even_time_after,
 };
 use machine::turn::NoSigner;
 use runtime::clock::SteadyClock;
@@ -367,7 +368,7 @@ impl Connection {
         let now = self.cluster_clock.borrow().map_or(now.0, |clock| clock.read(now));
         let mut time = now;
         let _ = self.last_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-            time = after(now, last);
+            time = even_time_after(now, last);
             Some(time)
         });
         Timestamp::new(time, self.client)
@@ -574,19 +575,10 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// More timestamps than anybody takes ahead of time, in nanoseconds.
-const NEAR_NS: u64 = 1_000_000;
 /// How long connecting waits at most for replicas that neither answer nor refuse, once it could go on without them.
 const ALL_CONNECTED_WAIT: Duration = Duration::from_millis(500);
 /// People are told of a clock that is off by so much, in milliseconds: more than a long way to the replicas explains.
 const CLOCK_OFF_MS: u64 = 500;
-
-/// A time of now, above `last`; even, as a session may give odd ones to what it tries again.
-fn after(now: u64, last: u64) -> u64 {
-    // One far above now comes from a clock that was wrong: whoever went on from there would stay wrong.
-    let last = if last.saturating_sub(now) < NEAR_NS { last } else { 0 };
-    now.max(last.saturating_add(1)).checked_next_multiple_of(2).unwrap_or(u64::MAX - 1)
-}
 
 /// Of how many replicas of `shard` `counts` holds.
 fn count(peers: &Peers, shard: ShardId, counts: impl Fn(&PeerState) -> bool) -> usize {
@@ -610,18 +602,4 @@ fn session_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     (runtime::clock::wall() & !0xffff) | (random & 0xffff)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_even_and_rise_and_come_back_from_a_clock_that_was_wrong() {
-        assert_eq!([after(9, 0), after(10, 0), after(10, 10), after(10, 11)], [10, 10, 12, 12]);
-        let now = 1_000_000_000;
-        assert_eq!(after(now, now + NEAR_NS), now);
-        assert_eq!(after(now, now + NEAR_NS - 2), now + NEAR_NS);
-        assert_eq!(after(u64::MAX, u64::MAX), u64::MAX - 1);
-    }
 }

@@ -10,7 +10,7 @@
 //! | [`sentinel`] | `sentinel::order::Node` above a history | none: its servers do not lie | five, of the order |
 //! | [`sentinel::ensemble`] | `sentinel::ensemble::Member` | damage in servers' memory | twelve, against the tree's past |
 //! | [`sentinel::transactions`] | the same, with `sentinel::transactions::Session` | none | up to strict serializability |
-//! | [`basil`] | `basil::Node`, `basil::Coordinator` | lying replicas, `adversary`'s clients, delays that read messages | up to strict serializability |
+//! | [`basil`] | `basil::Node`, `basil::Session` | lying replicas, `adversary`'s clients, delays that read messages | up to strict serializability |
 //!
 //! ```
 //! use conformance::basil::Scenario;

@@ -33,6 +33,18 @@ pub fn stretched(elapsed_ns: u64) -> u64 {
     elapsed_ns.saturating_add((elapsed_ns / 1_000).saturating_mul(DRIFT_PPM) / 1_000)
 }
 
+/// More timestamps than anybody takes ahead of time, in nanoseconds.
+const NEAR_NS: u64 = 1_000_000;
+
+/// The time of a process's next timestamp, where the cluster's clock shows `now` and the last one had the time `last`: above that, and even, as a
+/// session may give odd times to what it tries again.
+#[must_use]
+pub fn even_time_after(now: u64, last: u64) -> u64 {
+    // One far above now comes from a clock that was wrong: whoever went on from there would stay wrong.
+    let last = if last.saturating_sub(now) < NEAR_NS { last } else { 0 };
+    now.max(last.saturating_add(1)).checked_next_multiple_of(2).unwrap_or(u64::MAX - 1)
+}
+
 /// How it stands with a replica's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReport {
@@ -42,4 +54,19 @@ pub struct ClockReport {
     pub shows: Time,
     /// By how much it is ahead of the other replicas', in nanoseconds, if that is known.
     pub ahead_ns: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_even_and_rise_and_come_back_from_a_clock_that_was_wrong() {
+        let after = even_time_after;
+        assert_eq!([after(9, 0), after(10, 0), after(10, 10), after(10, 11)], [10, 10, 12, 12]);
+        let now = 1_000_000_000;
+        assert_eq!(after(now, now + NEAR_NS), now);
+        assert_eq!(after(now, now + NEAR_NS - 2), now + NEAR_NS);
+        assert_eq!(after(u64::MAX, u64::MAX), u64::MAX - 1);
+    }
 }

@@ -14,8 +14,7 @@
 //! ```
 //!
 //! **Machines, not futures.** The seam lies between machines: a session takes an [`Ask`] as its command and gives a [`Tell`] as
-//! its event. So whatever runs machines runs sessions, and adds no task to them: the tokio client and the capacity model do. The
-//! simulator drives Basil's coordinator, which a session wraps: the translation between the two is tested, but not simulated.
+//! its event. So whatever runs machines runs sessions, and adds no task to them: the tokio client, the simulator and the capacity model do.
 //!
 //! **Two ways to run a transaction, and no common denominator.** An engine offers *interactive* transactions, *one-shot*
 //! transactions, or both ([`Capabilities`]):
@@ -135,7 +134,7 @@ mod pool;
 mod refusal;
 mod request;
 
-pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, stretched};
+pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, even_time_after, stretched};
 pub use divergence::{DIVERGENCES_KEPT_MAX, Divergence, Divergences};
 pub use offer::{
     Capabilities, Capability, Durations, Histogram, Instruction, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind,

@@ -1,5 +1,5 @@
-//! Basil under simulation: `basil::Node` above `store::Store`, `basil::Coordinator` and `basil::Buffer`, every message through
-//! the codec, and every signature made and checked with Ed25519.
+//! Basil under simulation: `basil::Node` above `store::Store`, clients with the session that real clients have (`basil::Session`), every message
+//! through the codec, and every signature made and checked with Ed25519.
 //!
 //! Up to `f` replicas of each shard lie ([`ReplicaStrategy`]) and any number of clients cheat ([`ClientStrategy`]), each in named
 //! ways. The network may read messages and delay those whose delay hurts most ([`DelayAttack`]). `checker` says what all of it is
@@ -7,6 +7,7 @@
 
 mod checker;
 mod client;
+mod driver;
 mod liar;
 mod lying_leader;
 mod network_adversary;
@@ -17,8 +18,9 @@ mod setting;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::basil::{Command, Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, message};
+use ::basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, Session, message};
 pub use adversary::ClientStrategy;
+use engine::Ask;
 use machine::Time;
 use random::Random;
 use simulator::{Clients, EVERYTHING, FaultClass, ScenarioKind, System, scenario};
@@ -68,6 +70,8 @@ pub struct Counts {
     pub past: u64,
     /// Times an honest client tried again at a later timestamp what was voted down.
     pub refreshed: u64,
+    /// Times an honest client's session prepared at once at a later timestamp than the transaction began at, as others of its had used the keys.
+    pub moved: u64,
     /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
     pub divided: u64,
     /// Transactions for which honest replicas elected a leader.
@@ -86,6 +90,7 @@ impl simulator::EngineCounts for Counts {
         self.validated += other.validated;
         self.past += other.past;
         self.refreshed += other.refreshed;
+        self.moved += other.moved;
         self.divided += other.divided;
         self.elections += other.elections;
         self.led += other.led;
@@ -94,12 +99,13 @@ impl simulator::EngineCounts for Counts {
     }
 
     fn named(&self) -> Vec<(&'static str, u64)> {
-        let Self { fast, validated, past, refreshed, divided, elections, led, views, view_max } = *self;
+        let Self { fast, validated, past, refreshed, moved, divided, elections, led, views, view_max } = *self;
         vec![
             ("fast", fast),
             ("validated", validated),
             ("past", past),
             ("refreshed", refreshed),
+            ("moved", moved),
             ("divided", divided),
             ("elections", elections),
             ("led", led),
@@ -375,8 +381,9 @@ impl System for Basil {
         Some(engine::Instruction::Reconfigure(cluster))
     }
 
-    fn client_reconfigured(cluster: Arc<Cluster>) -> Option<Command> {
-        Some(Command::Reconfigure { cluster })
+    /// It is not answered, so that it needs no number of its own.
+    fn client_reconfigured(cluster: Arc<Cluster>) -> Option<Vec<Ask>> {
+        <Session as engine::Session>::reconfigured(cluster).map(|request| vec![Ask { operation: 0, request }])
     }
 
     fn describe(message: &Message) -> String {

@@ -3,9 +3,8 @@
 //! Every value written carries a tag that no other transaction writes, so that a reader's history tells whose write it saw
 //! without looking at a timestamp.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use basil::Buffer;
 use random::{Named as _, Random};
 use types::{Key, KeyRange, Value};
 
@@ -33,7 +32,7 @@ pub(crate) enum Plan {
     Transfer { from: u64, to: u64, amount: i64 },
     /// Adds one to a counter.
     Increment { counter: u64 },
-    /// Writes keys without reading them, or deletes one.
+    /// Vec<(Key, Option<Value>)> keys without reading them, or deletes one.
     Blind { first: u64, second: u64, deletes: bool },
     /// Reads all accounts at once.
     Audit,
@@ -91,13 +90,39 @@ impl PlanKind {
 
 /// What a transaction wants next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum Step {
     /// To know these keys.
     Read(Vec<Key>),
     /// To know the first keys of a range that have values, so many at most.
     Scan(KeyRange, usize),
-    /// To commit.
-    Commit,
+    /// To commit these writes, each key once, in key order; `None` deletes.
+    Commit(Vec<(Key, Option<Value>)>),
+}
+
+/// What a transaction has been told so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    keys: BTreeMap<Key, Option<Value>>,
+    has_scanned: bool,
+}
+
+impl Known {
+    /// It is told what keys hold. What it was told of a key first counts.
+    pub fn read(&mut self, found: Vec<(Key, Option<Value>)>) {
+        for (key, value) in found {
+            self.keys.entry(key).or_insert(value);
+        }
+    }
+
+    /// The same of a range.
+    pub fn scanned(&mut self, found: Vec<(Key, Option<Value>)>) {
+        self.has_scanned = true;
+        self.read(found);
+    }
+
+    fn value(&self, key: &Key) -> Option<&Value> {
+        self.keys.get(key)?.as_ref()
+    }
 }
 
 pub(crate) fn account(number: u64) -> Key {
@@ -242,84 +267,77 @@ impl Plan {
         self.kind().name()
     }
 
-    /// Goes on with what `buffer` knows; writes under `tag` once it knows enough.
-    pub fn advance(&self, buffer: &mut Buffer, tag: &str) -> Ask {
+    /// Goes on with what it knows; writes under `tag` once it knows enough.
+    pub fn advance(&self, known: &Known, tag: &str) -> Step {
         match *self {
             Self::Transfer { from, to, amount } => {
-                if let Some(ask) = missing(vec![account(from), account(to)], buffer) {
-                    return ask;
-                }
-                for (place, change) in [(from, -amount), (to, amount)] {
-                    let before = number(buffer.known(&account(place)).flatten().as_ref()).unwrap_or(BALANCE);
-                    buffer.write(account(place), tagged(before + change, tag));
-                }
-                Ask::Commit
+                let changes = [(account(from), -amount), (account(to), amount)];
+                let write = |(key, change): (Key, i64)| {
+                    let before = number(known.value(&key)).unwrap_or(BALANCE);
+                    (key, tagged(before + change, tag))
+                };
+                missing(vec![account(from), account(to)], known).unwrap_or_else(|| commit(changes.map(write)))
             }
-            Self::Increment { counter: which } => {
-                if let Some(ask) = missing(vec![counter(which)], buffer) {
-                    return ask;
-                }
-                let before = number(buffer.known(&counter(which)).flatten().as_ref()).unwrap_or(0);
-                buffer.write(counter(which), tagged(before + 1, tag));
-                Ask::Commit
-            }
+            Self::Increment { counter: which } => missing(vec![counter(which)], known).unwrap_or_else(|| {
+                let before = number(known.value(&counter(which))).unwrap_or(0);
+                commit([(counter(which), tagged(before + 1, tag))])
+            }),
             Self::Blind { first, second, deletes } => {
-                buffer.write(blob(first), tagged(0, tag));
-                buffer.write(blob(second), if deletes { None } else { tagged(0, tag) });
-                Ask::Commit
+                commit([(blob(first), tagged(0, tag)), (blob(second), if deletes { None } else { tagged(0, tag) })])
             }
             Self::Look { counter: which, account: of } => {
-                let first = missing(vec![counter(which)], buffer);
-                first.or_else(|| missing(vec![account(of)], buffer)).unwrap_or(Ask::Commit)
+                let first = missing(vec![counter(which)], known);
+                first.or_else(|| missing(vec![account(of)], known)).unwrap_or_else(|| commit([]))
             }
-            Self::Peek { blob: which } => missing(vec![blob(which)], buffer).unwrap_or(Ask::Commit),
-            Self::Audit => missing((0..ACCOUNTS).map(account).collect(), buffer).unwrap_or(Ask::Commit),
-            Self::Rotate { start } => rotate(start, buffer, tag),
-            Self::Take { .. } | Self::Sweep { .. } if !buffer.has_scanned() => {
+            Self::Peek { blob: which } => missing(vec![blob(which)], known).unwrap_or_else(|| commit([])),
+            Self::Audit => missing((0..ACCOUNTS).map(account).collect(), known).unwrap_or_else(|| commit([])),
+            Self::Rotate { start } => rotate(start, known, tag),
+            Self::Take { .. } | Self::Sweep { .. } if !known.has_scanned => {
                 let (first, limit) = self.sweep();
-                Ask::Scan(first, limit)
+                Step::Scan(first, limit)
             }
             Self::Take { slot: which } => {
-                let taken: Vec<Key> = buffer.read_set().filter(|found| found.value.is_some()).map(|found| found.key.clone()).collect();
+                let taken: Vec<&Key> = known.keys.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key).collect();
                 match taken.first().filter(|_| taken.len() >= TAKEN_MAX) {
-                    None => buffer.write(slot(which), tagged(0, tag)),
-                    Some(first) => buffer.write(first.clone(), None),
+                    None => commit([(slot(which), tagged(0, tag))]),
+                    Some(first) => commit([((*first).clone(), None)]),
                 }
-                Ask::Commit
             }
-            Self::Sweep { .. } => Ask::Commit,
-            Self::Past { .. } => match missing((0..ACCOUNTS).map(account).collect(), buffer) {
-                Some(ask) => ask,
-                None if buffer.has_scanned() => Ask::Commit,
-                None => Ask::Scan(slots(), all_keys().len()),
+            Self::Sweep { .. } => commit([]),
+            Self::Past { .. } => match missing((0..ACCOUNTS).map(account).collect(), known) {
+                Some(step) => step,
+                None if known.has_scanned => commit([]),
+                None => Step::Scan(slots(), all_keys().len()),
             },
             // What ranges hold is read as ranges and once more key by key.
-            Self::Everything if !buffer.has_scanned() => Ask::Scan(slots(), all_keys().len()),
-            Self::Everything => missing(all_keys(), buffer).unwrap_or(Ask::Commit),
+            Self::Everything if !known.has_scanned => Step::Scan(slots(), all_keys().len()),
+            Self::Everything => missing(all_keys(), known).unwrap_or_else(|| commit([])),
         }
     }
 }
 
-/// Asks for those of `keys` that `buffer` does not know.
-fn missing(keys: Vec<Key>, buffer: &Buffer) -> Option<Ask> {
-    let missing: Vec<Key> = keys.into_iter().filter(|key| buffer.known(key).is_none()).collect();
-    (!missing.is_empty()).then_some(Ask::Read(missing))
+/// Commits these writes, each key once.
+fn commit<const COUNT: usize>(writes: [(Key, Option<Value>); COUNT]) -> Step {
+    Step::Commit(BTreeMap::from(writes).into_iter().collect())
+}
+
+/// Asks for those of `keys` that are not known.
+fn missing(keys: Vec<Key>, known: &Known) -> Option<Step> {
+    let missing: Vec<Key> = keys.into_iter().filter(|key| !known.keys.contains_key(key)).collect();
+    (!missing.is_empty()).then_some(Step::Read(missing))
 }
 
 /// Follows the ring from `start`, and makes of a → b → c → d, once all is known, a → c → b → d.
-fn rotate(start: u64, buffer: &mut Buffer, tag: &str) -> Ask {
+fn rotate(start: u64, known: &Known, tag: &str) -> Step {
     let mut at = start;
     let mut places = [0; 3];
     for place in &mut places {
-        if let Some(ask) = missing(vec![ring(at)], buffer) {
-            return ask;
+        if let Some(step) = missing(vec![ring(at)], known) {
+            return step;
         }
         *place = at;
-        at = next_in_ring(at, buffer.known(&ring(at)).flatten().as_ref());
+        at = next_in_ring(at, known.value(&ring(at)));
     }
     let [a, b, c] = places;
-    for (place, next) in [(a, c), (c, b), (b, at)] {
-        buffer.write(ring(place), tagged(i64::try_from(next).expect("small"), tag));
-    }
-    Ask::Commit
+    commit([(a, c), (c, b), (b, at)].map(|(place, next)| (ring(place), tagged(i64::try_from(next).expect("small"), tag))))
 }

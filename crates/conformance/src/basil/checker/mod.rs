@@ -75,6 +75,15 @@ pub(crate) struct Seen {
     pub scans: Vec<Scan>,
 }
 
+impl Seen {
+    /// It is shown a key. What shows another value than before was another state.
+    pub fn read(&mut self, key: &Key, version: Timestamp, value: Option<&Value>) {
+        if !self.reads.iter().any(|(read, _, known)| read == key && known.as_ref() == value) {
+            self.reads.push((key.clone(), version, value.cloned()));
+        }
+    }
+}
+
 /// The first keys of a range that have values.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
@@ -470,14 +479,16 @@ impl Checker {
         self.refusals.remove(&client);
     }
 
-    /// A read of an honest client is done.
+    /// A read of an honest client is done. One that is made up is told of once, however many keys it is of.
     pub(super) fn read(&mut self, client: ClientId, found: &[ReadFound]) {
-        for one in found {
+        let vouched = self.vouched.get(&client);
+        let is_vouched = |one: &ReadFound| {
             let fact = (one.key.clone(), one.version, one.value.clone());
-            if !self.vouched.get(&client).is_some_and(|vouched| vouched.contains(&fact)) {
-                let what = format!("{client} read {} at {:?} as {:?}, which no honest replica told it", one.key, one.version, one.value);
-                self.violation("independence", what);
-            }
+            vouched.is_some_and(|vouched| vouched.contains(&fact))
+        };
+        if let Some(one) = found.iter().find(|one| !is_vouched(one)) {
+            let what = format!("{client} read {} at {:?} as {:?}, which no honest replica told it", one.key, one.version, one.value);
+            self.violation("independence", what);
         }
     }
 
@@ -575,6 +586,11 @@ impl Checker {
         if self.decisions.get(&id) == Some(&Decision::Commit) {
             self.violation("decisions", format!("{id:?} committed, and its client is told that it never will"));
         }
+    }
+
+    /// An honest client is told that a transaction committed which is not the last that was asked for in its name, or of which there is no proof.
+    pub(super) fn told_of_another(&mut self, client: ClientId, id: TransactionId) {
+        self.violation("decisions", format!("{client} is told that {id:?} committed, and its session asked for another, or has no proof"));
     }
 
     // At the end.
