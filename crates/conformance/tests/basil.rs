@@ -1,6 +1,6 @@
 //! Runs of the world: each scenario keeps every promise, and a seed means one run.
 
-use conformance::basil::{Counts, Report, Scenario};
+use conformance::basil::{Counts, Report, Scenario, Setting};
 use simulator::{Tracing, run};
 
 fn scenario(name: &str) -> Scenario {
@@ -44,6 +44,25 @@ fn lost_disks_break_no_promise() {
         assert!(report.is_clean(), "{report}");
     }
     assert!(reports.iter().all(|report| report.counts.committed > 0) && reports.iter().any(|report| report.counts.disks_lost > 1));
+}
+
+/// While one that lost its disk is rebuilt, another of the shard lies to it: shards survive two here, and the two together are as many.
+#[test]
+fn disks_lost_beside_liars_break_no_promise() {
+    let scenario = scenario("rebuild-liars").with("shards=1 clients=4").expect("the words are good");
+    let mut most_lost = 0;
+    for seed in 1..=3 {
+        let report = run(&scenario, seed, Tracing::On);
+        assert!(report.is_clean(), "{report}");
+        let Report { counts, .. } = report;
+        assert!(counts.committed > 0 && counts.disks_lost > 0 && counts.faulty == 1, "{counts:?}: {report}");
+        most_lost = most_lost.max(counts.disks_lost);
+        let trace = report.trace.as_deref().unwrap_or_default();
+        for liar in Setting::new(&scenario, seed).faulty.keys() {
+            assert!(!trace.contains(&format!("{liar} loses")), "{liar} is at fault already: {report}");
+        }
+    }
+    assert!(most_lost > 1, "one after the other");
 }
 
 /// When these were found, replicas waited for good: three of six for the end of what they had voted down, as the two others had lost their

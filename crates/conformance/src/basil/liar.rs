@@ -85,6 +85,15 @@ impl ReplicaStrategy {
         Self::WrongElectors,
     ];
 
+    /// Those that keep from whoever lost its disk what it has to take over, or show it something else, together as they make sense.
+    pub(crate) const BESIDE_LOST_DISKS: [&'static [Self]; 5] = [
+        &[Self::ForgePast],
+        &[Self::StaleReads, Self::ForgePast],
+        &[Self::WithholdReads, Self::ForgePast],
+        &[Self::StaleReads, Self::WithholdReads],
+        &[Self::Silent],
+    ];
+
     /// One to three ways, none twice.
     pub(crate) fn draw(random: &mut Random) -> Vec<Self> {
         let mut strategies: Vec<Self> = (0..random.between(1, 3)).map(|_| random.pick(Self::ALL)).collect();

@@ -157,6 +157,12 @@ impl System for Basil {
             "replicas lose their disks, one after the other, and rebuild themselves from the others, while processes crash and links fail",
         ),
         scenario(
+            "rebuild-liars",
+            20_000,
+            &[FaultClass::DiskLoss, FaultClass::ByzantineReplicas, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks],
+            "replicas lose their disks, one after the other, and rebuild themselves while another lies to them, processes crash and links fail",
+        ),
+        scenario(
             "changes",
             20_000,
             &[FaultClass::Changes, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks, FaultClass::ByzantineClients],
@@ -212,6 +218,9 @@ impl System for Basil {
     }
 
     fn draw_replica_strategies(scenario: &Scenario, random: &mut Random) -> Vec<ReplicaStrategy> {
+        if scenario.has(FaultClass::DiskLoss) {
+            return random.pick(&ReplicaStrategy::BESIDE_LOST_DISKS).to_vec();
+        }
         let strategies = ReplicaStrategy::draw(random);
         if scenario.has(FaultClass::Elections) {
             return vec![random.pick(&ReplicaStrategy::IN_ELECTIONS), ReplicaStrategy::EquivocateVotes];
