@@ -1,6 +1,6 @@
 //! Runs of the world: each scenario keeps every promise, and a seed means one run.
 
-use conformance::basil::{Counts, Report, Scenario};
+use conformance::basil::{Counts, Report, Scenario, Setting};
 use simulator::{Tracing, run};
 
 fn scenario(name: &str) -> Scenario {
@@ -50,6 +50,25 @@ fn lost_disks_break_no_promise() {
     assert!(reports.iter().all(|report| report.counts.committed > 0) && reports.iter().any(|report| report.counts.disks_lost > 1));
 }
 
+/// While one that lost its disk is rebuilt, another of the shard lies to it: shards survive two here, and the two together are as many.
+#[test]
+fn disks_lost_beside_liars_break_no_promise() {
+    let scenario = scenario("rebuild-liars").with("shards=1 clients=4").expect("the words are good");
+    let mut most_lost = 0;
+    for seed in 1..=3 {
+        let report = run(&scenario, seed, Tracing::On);
+        assert!(report.is_clean(), "{report}");
+        let Report { counts, .. } = report;
+        assert!(counts.committed > 0 && counts.disks_lost > 0 && counts.faulty == 1, "{counts:?}: {report}");
+        most_lost = most_lost.max(counts.disks_lost);
+        let trace = report.trace.as_deref().unwrap_or_default();
+        for liar in Setting::new(&scenario, seed).faulty.keys() {
+            assert!(!trace.contains(&format!("{liar} loses")), "{liar} is at fault already: {report}");
+        }
+    }
+    assert!(most_lost > 1, "one after the other");
+}
+
 /// When these were found, replicas waited for good: three of six for the end of what they had voted down, as the two others had lost their
 /// disks; and others for the word of one that said nothing for some seconds after each of many starts.
 #[test]
@@ -75,6 +94,18 @@ fn changes_of_the_cluster_break_no_promise() {
         assert!(report.is_clean(), "{report}");
         assert!(report.counts.committed > 0 && report.counts.configurations > 1, "nothing was changed: {report}");
     }
+}
+
+/// Some clients ask for what they have no right to and are refused, and operators change what they may do meanwhile.
+#[test]
+fn rights_that_change_break_no_promise_and_are_kept() {
+    let reports: Vec<Report> = (1..=3).map(|seed| run(&scenario("rights").lasting_ms(4_000), seed, Tracing::On)).collect();
+    for report in &reports {
+        assert!(report.is_clean(), "{report}");
+        assert!(report.counts.committed > 0 && report.counts.configurations > 1, "nothing was changed: {report}");
+    }
+    let told = |what: &str| reports.iter().any(|report| report.trace.as_deref().is_some_and(|trace| trace.contains(what)));
+    assert!(told("fails: Refused(NotPermitted)") && told(": Rights("), "nobody was refused anything, or no right was changed");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Rules broken on purpose, to see that the checkers notice.
 
 use conformance::basil::{ReplicaStrategy, Scenario, Setting};
+use mutants::{Mutant, breaking};
 use simulator::{BrokenRule, Smallest, Tracing, Violation, run_broken, shrink_with};
 
 type Broken = BrokenRule<ReplicaStrategy>;
@@ -37,11 +38,22 @@ fn a_run_that_fails_is_made_smaller_and_still_fails_in_the_same_way() {
     assert!(shrink_with(&smaller, 1, 60, |_, _| (), |scenario, seed| simulator::run(scenario, seed, Tracing::Off)).is_none(), "unbroken");
 }
 
+/// Who forgot something finds that its data are an older copy, as others remember how far its journal had come, and ends.
 #[test]
-fn replicas_that_forget_their_votes_are_noticed() {
+fn replicas_that_forget_their_votes_notice_it_themselves() {
     let (seed, violations) = noticed(&Broken::ForgetOnCrash, "crashes", 4_000, 1..=5);
-    assert!(!violations.is_empty(), "nobody noticed");
-    println!("seed {seed}: {violations:?}");
+    let is_older_copy = |violation: &Violation| violation.checker == "disk" && violation.what.contains("an older copy");
+    assert!(violations.first().is_some_and(is_older_copy), "seed {seed}: {violations:?}");
+}
+
+/// Those that do not find it contradict what they said before.
+#[test]
+fn replicas_that_forget_their_votes_and_do_not_notice_it_are_noticed() {
+    let of_votes = ["votes", "validated", "views"];
+    let noticed_by = |seeds| breaking(Mutant::OlderCopyUnnoticed, || noticed(&Broken::ForgetOnCrash, "crashes", 4_000, seeds));
+    let all: Vec<(u64, Vec<Violation>)> = (1..=5).map(|seed| noticed_by(seed..=seed)).collect();
+    let is_of_votes = |(_, violations): &(u64, Vec<Violation>)| violations.iter().any(|violation| of_votes.contains(&violation.checker));
+    assert!(all.iter().any(is_of_votes), "{all:?}");
 }
 
 #[test]
@@ -49,6 +61,17 @@ fn a_replica_that_speaks_before_it_wrote_is_noticed() {
     let (seed, violations) = noticed(&Broken::SendBeforeWriting, "crashes", 8_000, 1..=30);
     assert!(!violations.is_empty(), "nobody noticed");
     println!("seed {seed}: {violations:?}");
+}
+
+/// A rule about rights that is broken shows in what replicas vote for, or answer.
+#[test]
+fn what_clients_have_no_right_to_is_noticed() {
+    for mutant in [Mutant::RightsIgnored, Mutant::SecretRead, Mutant::SecretRange, Mutant::SecretShown, Mutant::RightsKept] {
+        let scenario = Scenario::named("rights").expect("it is one of ours").lasting_ms(6_000);
+        let first = |seed| breaking(mutant, || simulator::run(&scenario, seed, Tracing::Off)).violations.into_iter().next();
+        let noticed = (1..=4).find_map(first);
+        assert!(noticed.as_ref().is_some_and(|violation| violation.checker == "rights"), "{mutant:?}: {noticed:?}");
+    }
 }
 
 #[test]

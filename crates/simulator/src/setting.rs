@@ -56,6 +56,8 @@ pub struct Setting<S: System> {
     pub segment_bytes_max: u64,
     /// Who remembers which signatures are good.
     pub verifiers: Verifiers,
+    /// What clients may read and write.
+    pub rights: Rights,
     /// What only the engine knows of.
     pub engine: S::Setting,
 }
@@ -79,6 +81,16 @@ random::named! {
         Shared,
         /// Everybody for themselves.
         Each,
+    }
+}
+
+random::named! {
+    /// What clients may read and write.
+    pub enum Rights {
+        /// Everything.
+        All,
+        /// Some kinds of keys only, and operators change which. The auditor may do everything.
+        Some,
     }
 }
 
@@ -129,7 +141,9 @@ impl<S: System> Setting<S> {
     fn drawn(scenario: &Scenario<S>, seed: u64) -> Self {
         let has = |class| scenario.has(class);
         let knob = |name: &str| Random::stream(seed, &format!("setting {name}"));
-        let faults = if knob("faults").chance(LARGE_PER_MILLE) { 2 } else { 1 };
+        // A replica that loses its disk and one that lies are two.
+        let is_large = knob("faults").chance(LARGE_PER_MILLE) || loses_disks_beside_liars(scenario);
+        let faults = if is_large { 2 } else { 1 };
         let shards = knob("shards").pick(&[1, 1, 2, 3]).min(4 - faults);
         let (mut byzantine_clients, mut random) = (Vec::new(), knob("rogues"));
         if has(FaultClass::ByzantineClients) {
@@ -156,6 +170,7 @@ impl<S: System> Setting<S> {
             },
             segment_bytes_max: knob("segments").pick(&[4 << 10, 64 << 10, 16 << 20]),
             verifiers: if knob("verifiers").chance(125) || has(FaultClass::Changes) { Verifiers::Each } else { Verifiers::Shared },
+            rights: if has(FaultClass::Rights) { Rights::Some } else { Rights::All },
             engine: S::draw(scenario, seed),
         };
         S::adjust(scenario, &mut setting);
@@ -181,8 +196,13 @@ impl<S: System> Setting<S> {
 
 type Faulty<S> = BTreeMap<ReplicaId, ReplicaFault<<S as System>::ReplicaStrategy>>;
 
+/// Whether replicas lose their disks while others lie.
+fn loses_disks_beside_liars<S: System>(scenario: &Scenario<S>) -> bool {
+    scenario.has(FaultClass::DiskLoss) && scenario.has(FaultClass::ByzantineReplicas)
+}
+
 /// In each shard `f` replicas that lie or have damaged disks, where there are such faults; where disks are damaged and nobody
-/// lies, not in every shard.
+/// lies, not in every shard. Where disks are lost too, one fewer lies: whoever loses its disk next to those is the last of the `f`.
 fn draw_faulty<S: System>(scenario: &Scenario<S>, random: &mut Random, shards: usize, faults: usize) -> Faulty<S> {
     if scenario.has(FaultClass::Upgrades) || scenario.has(FaultClass::Changes) {
         return draw_faulty_beside_upgrades(scenario, random, shards, faults);
@@ -192,7 +212,8 @@ fn draw_faulty<S: System>(scenario: &Scenario<S>, random: &mut Random, shards: u
     for shard in 0..shards {
         let mut indices: Vec<usize> = (0..S::replicas_per_shard(faults)).collect();
         random.shuffle(&mut indices);
-        for index in &indices[..faults] {
+        let count = if loses_disks_beside_liars(scenario) { faults - 1 } else { faults };
+        for index in &indices[..count] {
             let strategies = S::draw_replica_strategies(scenario, random);
             let is_damaged = random.chance(if lie { 200 } else { 600 });
             match (lie, decay && is_damaged) {

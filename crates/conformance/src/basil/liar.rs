@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{
-    Conflict, JournalEnd, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, ScanRow, Subject, Unsigned,
+    Conflict, JournalEnd, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, ScanRow, Subject, Unsigned,
 };
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, Random, named};
@@ -55,8 +55,9 @@ named! {
         WithholdReads,
         /// Says that nothing newer is prepared, whatever is.
         HidePrepared,
-        /// Shows those who compare what they have with it commits and versions that never were, and hides real ones. Tells everybody that their
-        /// data are an older copy, and claims now that its own journal has no end, now that it has just begun.
+        /// Shows those who compare what they have with it commits and versions that never were, or are no longer the newest, and hides real ones; and those
+        /// who ask how something ended, an end. Tells everybody that their data are an older copy, and claims now that its own journal has no end, now that it
+        /// has just begun.
         ForgePast,
         /// Claims to be in views, and to have logged in views, that nobody is in.
         ClaimViews,
@@ -85,6 +86,15 @@ impl ReplicaStrategy {
         Self::DecideTwice,
         Self::DecideLate,
         Self::WrongElectors,
+    ];
+
+    /// Those that keep from whoever lost its disk what it has to take over, or show it something else, together as they make sense.
+    pub(crate) const BESIDE_LOST_DISKS: [&'static [Self]; 5] = [
+        &[Self::ForgePast],
+        &[Self::StaleReads, Self::ForgePast],
+        &[Self::WithholdReads, Self::ForgePast],
+        &[Self::StaleReads, Self::WithholdReads],
+        &[Self::Silent],
     ];
 
     /// One to three ways, none twice.
@@ -123,6 +133,8 @@ pub struct Liar {
     readers: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
     /// The ranges that clients have asked for, likewise.
     ranges: BTreeMap<(Party, u64), (Timestamp, KeyRange)>,
+    /// The first version that it showed of each key.
+    first: BTreeMap<Key, KeyVersion>,
     /// The page about which each other asked last.
     pages: BTreeMap<Party, PageQuery>,
     /// The last transactions that it made up and said to have committed.
@@ -153,6 +165,7 @@ impl Liar {
             kept: Vec::new(),
             readers: BTreeMap::new(),
             ranges: BTreeMap::new(),
+            first: BTreeMap::new(),
             pages: BTreeMap::new(),
             forged: VecDeque::new(),
             leader,
@@ -276,10 +289,29 @@ impl Liar {
         }
     }
 
+    /// Keeps the first version that it shows of each of its shard's keys.
+    fn keep_first(&mut self, keys: &[Key], results: &[ReadResult]) {
+        for (key, result) in keys.iter().zip(results).filter(|(_, result)| result.version != Timestamp::ZERO) {
+            if self.first.len() < KEPT_MAX {
+                let ReadResult { version, value, .. } = result.clone();
+                self.first.entry(key.clone()).or_insert(KeyVersion { version, value });
+            }
+        }
+    }
+
+    /// What some client has read, a key and as of when: where none has read a key, one of a range.
+    fn some_read(&self) -> Option<(Timestamp, Key)> {
+        let read = self.readers.values().next_back().and_then(|(timestamp, keys)| Some((*timestamp, keys.first()?.clone())));
+        read.or_else(|| {
+            let (timestamp, range) = self.ranges.values().next_back()?;
+            let is_held = |key: &Key| range.contains(key) && self.cluster.shard_of(key) == self.me.shard;
+            Some((*timestamp, plan::all_keys().into_iter().find(is_held)?))
+        })
+    }
+
     /// Bends what it shows to somebody who catches up. Every liar tells the same lie.
     fn bend_past(&mut self, to: Party, message: &mut Message) {
-        let Some((timestamp, keys)) = self.readers.values().next_back() else { return };
-        let Some(key) = keys.first().cloned() else { return };
+        let Some((timestamp, key)) = self.some_read() else { return };
         match message {
             Message::CommitsReply { ids } => {
                 if self.random.chance(500) {
@@ -311,11 +343,25 @@ impl Liar {
                     versions.clear();
                     *next = self.random.chance(500).then(|| key.clone());
                 }
+                if query.page.is_multiple_of(3) {
+                    let is_asked = |key: &Key| *key >= query.from && query.to.as_ref().is_none_or(|to| key < to);
+                    let stale = self.first.iter().filter(|(key, first)| is_asked(key) && first.version <= query.up_to);
+                    versions.retain(|one| !self.first.contains_key(&one.key));
+                    versions.extend(stale.map(|(key, first)| PageVersion { key: key.clone(), version: first.clone() }));
+                    versions.sort_by(|one, other| one.key.cmp(&other.key));
+                }
                 if key >= query.from && query.to.as_ref().is_none_or(|to| key < *to) {
                     let version = KeyVersion { version: query.up_to, value: Some(Value::from("6000#a lie")) };
                     versions.retain(|one| one.key != key);
                     versions.push(PageVersion { key, version });
                     versions.sort_by(|one, other| one.key.cmp(&other.key));
+                }
+            }
+            Message::StatusReply { end, versions, .. } => {
+                *end = self.random.pick(&[None, Some(Decision::Commit), Some(Decision::Abort)]);
+                if self.random.chance(500) {
+                    let lie = OldVersion { version: timestamp, value: Some(Some(Value::from("6000#a lie"))) };
+                    versions.iter_mut().for_each(|one| *one = lie.clone());
                 }
             }
             _ => {}
@@ -457,6 +503,9 @@ impl simulator::Liar<Basil> for Liar {
                 Message::ReadReply { request, clock, results, prepared, .. } => {
                     *clock = another_time(*clock, *request);
                     let asked = self.readers.get(&(*to, *request)).cloned();
+                    if let Some((_, keys)) = asked.as_ref().filter(|_| self.does(ReplicaStrategy::ForgePast)) {
+                        self.keep_first(keys, results);
+                    }
                     self.bend_reply(asked, results, prepared);
                 }
                 Message::ScanReply { request, clock, rows, end, prepared, .. } => {

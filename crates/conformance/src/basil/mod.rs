@@ -130,6 +130,7 @@ impl System for Basil {
     type Counts = Counts;
 
     const MAKES_UP_FOR_ROWS: bool = true;
+    const KINDS_OF_KEYS: &'static [&'static str] = &plan::KINDS_OF_KEYS;
     const SCENARIOS: &'static [ScenarioKind] = &[
         scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
         scenario(
@@ -163,10 +164,29 @@ impl System for Basil {
             "replicas lose their disks, one after the other, and rebuild themselves from the others, while processes crash and links fail",
         ),
         scenario(
+            "rebuild-liars",
+            20_000,
+            &[FaultClass::DiskLoss, FaultClass::ByzantineReplicas, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks],
+            "replicas lose their disks, one after the other, and rebuild themselves while another lies to them, processes crash and links fail",
+        ),
+        scenario(
             "changes",
             20_000,
             &[FaultClass::Changes, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks, FaultClass::ByzantineClients],
             "operators change keys, replicas, limits and clients, while processes crash, links fail, and liars hand over other configurations",
+        ),
+        scenario(
+            "rights",
+            12_000,
+            &[
+                FaultClass::Rights,
+                FaultClass::Changes,
+                FaultClass::Network,
+                FaultClass::Crashes,
+                FaultClass::Clocks,
+                FaultClass::ByzantineClients,
+            ],
+            "clients may read and write some keys only, operators change which, and cheats do what they have no right to",
         ),
         scenario(
             "flips",
@@ -218,6 +238,9 @@ impl System for Basil {
     }
 
     fn draw_replica_strategies(scenario: &Scenario, random: &mut Random) -> Vec<ReplicaStrategy> {
+        if scenario.has(FaultClass::DiskLoss) {
+            return random.pick(&ReplicaStrategy::BESIDE_LOST_DISKS).to_vec();
+        }
         let strategies = ReplicaStrategy::draw(random);
         if scenario.has(FaultClass::Elections) {
             return vec![random.pick(&ReplicaStrategy::IN_ELECTIONS), ReplicaStrategy::EquivocateVotes];
@@ -227,6 +250,9 @@ impl System for Basil {
 
     fn draw_client_strategies(scenario: &Scenario, random: &mut Random) -> Vec<ClientStrategy> {
         let mut strategies = ClientStrategy::draw(random);
+        if scenario.has(FaultClass::Rights) {
+            strategies.extend([ClientStrategy::Overstep; 3]);
+        }
         if scenario.has(FaultClass::Elections) {
             strategies.extend([ClientStrategy::EquivocateSplit; 3]);
         }

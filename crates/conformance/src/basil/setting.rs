@@ -223,6 +223,19 @@ mod tests {
     }
 
     #[test]
+    fn where_disks_are_lost_beside_liars_there_is_room_for_a_lost_one() {
+        let settings: Vec<Setting> = (0..200).map(|seed| Setting::new(&scenario("rebuild-liars"), seed)).collect();
+        for setting in &settings {
+            let of_each = (0..setting.shards).map(|shard| setting.faulty.keys().filter(|liar| usize::from(liar.shard.0) == shard).count());
+            assert!(setting.faults == 2 && of_each.clone().all(|count| count == 1), "{:?}", setting.faulty);
+        }
+        let lies = |words: &str| settings.iter().filter(|setting| describe(setting).iter().any(|word| word.ends_with(words))).count();
+        for words in [":forge-past", ":stale-reads+forge-past", ":withhold-reads+forge-past", ":stale-reads+withhold-reads", ":silent"] {
+            assert!(lies(words) > 10, "{words}");
+        }
+    }
+
+    #[test]
     fn whoever_sets_fewer_faults_or_shards_has_fewer_at_fault() {
         let everything = scenario("everything");
         let seed = (0..400).find(|seed| Setting::new(&everything, *seed).faults == 2).expect("some seed draws two");
