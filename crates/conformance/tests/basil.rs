@@ -190,6 +190,14 @@ fn no_answer_reaches_a_process_that_did_not_ask() {
     assert!(report.is_clean(), "{report}");
 }
 
+/// A client that reads a range is shown a key that a cheat had a right to delete, though it never was there. The checker did not know that honest replicas
+/// may say so.
+#[test]
+fn a_key_that_a_cheat_deleted_may_be_shown() {
+    let report = run(&scenario("rights"), 4, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+}
+
 /// A replica went back to an earlier view of what it was about to forget.
 #[test]
 fn what_is_about_to_be_forgotten_stays_in_its_view() {
