@@ -11,6 +11,9 @@ use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, ShardId, Timesta
 
 use crate::strategy::ClientStrategy;
 
+/// How many keys of a range are asked for where its client may have no right to them.
+const OVERSTEP_KEYS_MAX: u32 = 16;
+
 /// What is said, and to whom.
 pub(crate) type Sends = Vec<(Party, Message)>;
 
@@ -102,6 +105,7 @@ impl AttackPrimitives {
                 Some(self.prepares(&invented))
             }
             ClientStrategy::ReadAndLeave => Some(Vec::new()),
+            ClientStrategy::Overstep => self.overstep(transaction),
             _ => None,
         }
     }
@@ -225,6 +229,41 @@ impl AttackPrimitives {
             dependency: (!from_future).then_some(TransactionId(digest)),
         });
         Transaction::new(self.cluster.id(), timestamp, reads.collect(), transaction.writes().to_vec()).ok()
+    }
+
+    /// The transaction with one thing more, in a place where some client has rights: a key deleted that never was there, one read, or a range. With it come
+    /// the questions that such a transaction asks. If it has a right to that, nothing anybody relies on is changed.
+    fn overstep(&mut self, transaction: &Transaction) -> Option<Sends> {
+        let prefixes = self.cluster.clients().iter().flat_map(|(_, may)| may.read_prefixes.iter().chain(&may.write_prefixes));
+        let prefixes: Vec<Key> = prefixes.filter(|prefix| !prefix.as_bytes().is_empty()).cloned().collect();
+        let prefix = (!prefixes.is_empty()).then(|| prefixes[self.random.index(prefixes.len())].clone())?;
+        let range = KeyRange::new(prefix.clone(), prefix.after_prefixed()?)?;
+        let key = Key::new([prefix.as_bytes(), b"~"].concat())?;
+        let (mut reads, mut ranges) = (transaction.reads().to_vec(), transaction.ranges().to_vec());
+        let mut writes = transaction.writes().to_vec();
+        match self.random.below(3) {
+            0 => writes.push(Write { key: key.clone(), value: None }),
+            1 => reads.push(Read { key: key.clone(), version: Timestamp::ZERO, dependency: None }),
+            _ => ranges.push(range.clone()),
+        }
+        let timestamp = transaction.timestamp();
+        let overstepped = Transaction::with_ranges(self.cluster.id(), timestamp, reads, ranges, writes).ok()?;
+        let mut sends = Vec::new();
+        self.made += 2;
+        // Numbers that its coordinator does not come to.
+        let request = u64::MAX - self.made;
+        for shard in self.cluster.shards() {
+            let is_of_key = shard == self.cluster.shard_of(&key);
+            for replica in self.cluster.replicas_of(shard) {
+                if is_of_key {
+                    sends.push((Party::Replica(replica), Message::Read { request, timestamp, keys: vec![key.clone()] }));
+                }
+                let (request, range) = (request + 1, range.clone());
+                sends.push((Party::Replica(replica), Message::Scan { request, timestamp, range, limit: OVERSTEP_KEYS_MAX }));
+            }
+        }
+        sends.extend(self.prepares(&overstepped));
+        Some(sends)
     }
 }
 

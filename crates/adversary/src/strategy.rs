@@ -41,6 +41,8 @@ pub enum ClientStrategy {
     HurryLeaders,
     /// Speaks in another client's name, and shows the votes of whoever votes for that.
     VouchForLies,
+    /// Writes, or claims to have read, keys that others have a right to, whether it has or not, and asks for what they hold.
+    Overstep,
 }
 
 /// Those that honest replicas hear as they are.
@@ -86,6 +88,7 @@ impl ClientStrategy {
             Self::LogFreely => "log-freely",
             Self::HurryLeaders => "hurry-leaders",
             Self::VouchForLies => "vouch-for-lies",
+            Self::Overstep => "overstep",
         }
     }
 }
@@ -109,6 +112,7 @@ impl Named for ClientStrategy {
         Self::LogFreely,
         Self::HurryLeaders,
         Self::VouchForLies,
+        Self::Overstep,
     ];
 
     fn name(self) -> String {

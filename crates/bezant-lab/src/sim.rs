@@ -21,7 +21,7 @@ use bezant::failure::{Done, Failure};
 /// Tries the protocol in a simulated world of faults and liars.
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// What goes wrong: calm, faults, clocks, crashes, upgrade, rebuild, rebuild-liars, changes, flips, liars, clients,
+    /// What goes wrong: calm, faults, clocks, crashes, upgrade, rebuild, rebuild-liars, changes, rights, flips, liars, clients,
     /// elections, planet, network, everything; of Augustus' order: order-calm, order-faults, order-crashes, order-upgrade,
     /// order-rebuild, order-liars, order-clients, order; of whole clusters of Augustus: augustus-calm, augustus-crashes,
     /// augustus-rebuild, augustus-liars, augustus; of Sentinel's order: zab-calm, zab-faults, zab-crashes, zab-upgrade,

@@ -92,6 +92,18 @@ fn changes_of_the_cluster_break_no_promise() {
     }
 }
 
+/// Some clients ask for what they have no right to and are refused, and operators change what they may do meanwhile.
+#[test]
+fn rights_that_change_break_no_promise_and_are_kept() {
+    let reports: Vec<Report> = (1..=3).map(|seed| run(&scenario("rights").lasting_ms(4_000), seed, Tracing::On)).collect();
+    for report in &reports {
+        assert!(report.is_clean(), "{report}");
+        assert!(report.counts.committed > 0 && report.counts.configurations > 1, "nothing was changed: {report}");
+    }
+    let told = |what: &str| reports.iter().any(|report| report.trace.as_deref().is_some_and(|trace| trace.contains(what)));
+    assert!(told("fails: Refused(NotPermitted)") && told(": Rights("), "nobody was refused anything, or no right was changed");
+}
+
 #[test]
 fn lying_replicas_break_no_promise() {
     keeps_its_promises("liars");
@@ -171,6 +183,14 @@ fn everything_at_once_breaks_no_promise() {
 #[test]
 fn no_answer_reaches_a_process_that_did_not_ask() {
     let report = run(&scenario("everything"), 13, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+}
+
+/// A client that reads a range is shown a key that a cheat had a right to delete, though it never was there. The checker did not know that honest replicas
+/// may say so.
+#[test]
+fn a_key_that_a_cheat_deleted_may_be_shown() {
+    let report = run(&scenario("rights"), 4, Tracing::Off);
     assert!(report.is_clean(), "{report}");
 }
 

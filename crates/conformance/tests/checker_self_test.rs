@@ -63,6 +63,17 @@ fn a_replica_that_speaks_before_it_wrote_is_noticed() {
     println!("seed {seed}: {violations:?}");
 }
 
+/// A rule about rights that is broken shows in what replicas vote for, or answer.
+#[test]
+fn what_clients_have_no_right_to_is_noticed() {
+    for mutant in [Mutant::RightsIgnored, Mutant::SecretRead, Mutant::SecretRange, Mutant::SecretShown, Mutant::RightsKept] {
+        let scenario = Scenario::named("rights").expect("it is one of ours").lasting_ms(6_000);
+        let first = |seed| breaking(mutant, || simulator::run(&scenario, seed, Tracing::Off)).violations.into_iter().next();
+        let noticed = (1..=4).find_map(first);
+        assert!(noticed.as_ref().is_some_and(|violation| violation.checker == "rights"), "{mutant:?}: {noticed:?}");
+    }
+}
+
 #[test]
 fn one_liar_more_than_a_shard_survives_is_noticed() {
     let (seed, violations) = noticed(&BrokenRule::OneLiarTooMany(ReplicaStrategy::InventVersions), "liars", 1_000, 1..=5);

@@ -22,7 +22,9 @@ use types::codec::{Decode as _, Encode as _};
 use types::{ClientId, Cluster, Digest, Party};
 
 use crate::faults::Phase;
-use crate::system::{Client as _, System};
+use crate::rights::Prefixes;
+use crate::setting::Rights;
+use crate::system::{Checker as _, Client as _, System};
 use crate::world::{Actor, Event, World, secret};
 
 const MS: u64 = 1_000_000;
@@ -91,6 +93,8 @@ enum Change {
     Replace(usize),
     /// A client may do less or more.
     Limits(usize),
+    /// A client may read and write other keys.
+    Rights(usize),
     /// A client that cheats is revoked.
     Revoke(usize),
 }
@@ -221,6 +225,7 @@ impl<S: System> World<S> {
         let secret = Arc::new(secret(self.seed, &format!("new key {}", changes.keys_drawn)));
         let public_key = secret.public();
         let transactions = changes.random.pick(&[None, Some(4), Some(64)]);
+        let prefixes = matches!(change, Change::Rights(_)).then(|| Prefixes::draw::<S>(&mut changes.random));
         let replicas: Vec<_> = self.replicas.iter().map(|replica| replica.id).collect();
         let apply = |next: &mut Configuration| match change {
             Change::Rotate(at) | Change::Replace(at) => {
@@ -228,6 +233,11 @@ impl<S: System> World<S> {
                 next.replicas[usize::from(id.shard.0)][usize::from(id.index)].public_key = public_key;
             }
             Change::Limits(at) => next.clients[at].1.limits.transactions = transactions,
+            Change::Rights(at) => {
+                let permission = &mut next.clients[at].1;
+                let Prefixes { read, write } = prefixes.unwrap_or_else(Prefixes::all);
+                (permission.read_prefixes, permission.write_prefixes) = (read, write);
+            }
             Change::Revoke(at) => next.clients.retain(|(client, _)| *client != ClientId(at as u64 + 1)),
         };
         // Now and then two are made at once. No honest operator signs both.
@@ -266,7 +276,7 @@ impl<S: System> World<S> {
                 }
                 self.after(down_ms * MS, Event::Rekey { at, secret });
             }
-            Change::Limits(_) | Change::Revoke(_) => {}
+            Change::Limits(_) | Change::Rights(_) | Change::Revoke(_) => {}
         }
         to.into_iter().take(some).for_each(|at| self.apply(at));
     }
@@ -279,6 +289,11 @@ impl<S: System> World<S> {
         let client = changes.random.index(honest);
         let revoked = changes.random.index(cheats.max(1)) + honest;
         let is_there = changes.newest.newest().clients.iter().any(|(id, _)| *id == ClientId(revoked as u64 + 1));
+        // Where all may do everything, runs are what they were before rights were changed.
+        if self.setting.rights == Rights::Some && changes.random.chance(500) {
+            let client = changes.random.index(honest + cheats);
+            return self.client_place(client).map(Change::Rights);
+        }
         Some(match kind {
             0..=3 if self.may_change_key(at) => Change::Rotate(at),
             4..=5 if self.may_change_key(at) => Change::Replace(at),
@@ -363,6 +378,7 @@ impl<S: System> World<S> {
         earlier.reverse();
         earlier.iter().for_each(|cluster| verifier.note_earlier(cluster));
         self.verifiers[at] = verifier.clone();
+        self.checker.goes_by(id, &cluster);
         self.replicas[at].belongs_to(cluster, secret, verifier);
         if is_honest && version < went_by {
             self.violation("configurations", format!("{id} comes back with configuration {version}, and went by {went_by} before"));
@@ -529,6 +545,7 @@ impl<S: System> World<S> {
                 }
             }
             Actor::Replica(at) if self.knows(actor, actor) => {
+                self.checker.goes_by(self.replicas[at].id, &cluster);
                 self.replicas[at].commands.extend(S::replica_reconfigured(cluster));
                 self.want_turn(at);
             }

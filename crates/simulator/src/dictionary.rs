@@ -9,7 +9,7 @@ use random::Named;
 use types::{ReplicaId, ShardId};
 
 use crate::faults::FaultKind;
-use crate::setting::{Clocks, ReplicaFault, Setting, Verifiers};
+use crate::setting::{Clocks, ReplicaFault, Rights, Setting, Verifiers};
 use crate::system::{EngineSetting as _, System};
 
 /// What stands for an empty list.
@@ -42,6 +42,7 @@ pub fn describe<S: System>(setting: &Setting<S>) -> Vec<String> {
         format!("clocks={}", setting.clocks.name()),
         format!("segment-bytes={}", setting.segment_bytes_max),
         format!("verifiers={}", setting.verifiers.name()),
+        format!("rights={}", setting.rights.name()),
     ];
     words.extend(setting.engine.describe());
     words
@@ -81,6 +82,7 @@ fn apply_kernel<S: System>(setting: &mut Setting<S>, key: &str, value: &str) -> 
         "clocks" => set(&mut setting.clocks, one::<Clocks>(value)),
         "segment-bytes" => set(&mut setting.segment_bytes_max, number(value, 1_024, 1 << 30)),
         "verifiers" => set(&mut setting.verifiers, one::<Verifiers>(value)),
+        "rights" => set(&mut setting.rights, one::<Rights>(value)),
         _ => return None,
     })
 }

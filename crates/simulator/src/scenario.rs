@@ -33,6 +33,8 @@ named! {
         Elections,
         /// Operators change the cluster while it runs.
         Changes,
+        /// Clients may read and write some keys only, and operators change which.
+        Rights,
         /// Bits flip in what up to `f` replicas of a shard hold, and nothing tells them.
         SilentFlips,
         /// All wall clocks are set at once, and clients take the time to be later than it is.

@@ -56,6 +56,8 @@ pub struct Setting<S: System> {
     pub segment_bytes_max: u64,
     /// Who remembers which signatures are good.
     pub verifiers: Verifiers,
+    /// What clients may read and write.
+    pub rights: Rights,
     /// What only the engine knows of.
     pub engine: S::Setting,
 }
@@ -79,6 +81,16 @@ random::named! {
         Shared,
         /// Everybody for themselves.
         Each,
+    }
+}
+
+random::named! {
+    /// What clients may read and write.
+    pub enum Rights {
+        /// Everything.
+        All,
+        /// Some kinds of keys only, and operators change which. The auditor may do everything.
+        Some,
     }
 }
 
@@ -158,6 +170,7 @@ impl<S: System> Setting<S> {
             },
             segment_bytes_max: knob("segments").pick(&[4 << 10, 64 << 10, 16 << 20]),
             verifiers: if knob("verifiers").chance(125) || has(FaultClass::Changes) { Verifiers::Each } else { Verifiers::Shared },
+            rights: if has(FaultClass::Rights) { Rights::Some } else { Rights::All },
             engine: S::draw(scenario, seed),
         };
         S::adjust(scenario, &mut setting);

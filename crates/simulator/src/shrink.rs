@@ -10,7 +10,7 @@ use crate::dictionary::describe;
 use crate::network::LinkProfile;
 use crate::report::Report;
 use crate::scenario::Scenario;
-use crate::setting::{Clocks, ReplicaFault, Setting, Verifiers};
+use crate::setting::{Clocks, ReplicaFault, Rights, Setting, Verifiers};
 use crate::system::{EngineSetting as _, System};
 use crate::{Tracing, run};
 
@@ -216,7 +216,8 @@ fn better_links<S: System>(setting: &Setting<S>) -> Vec<Setting<S>> {
 
 /// Options as they are when nobody sets them, one at a time.
 fn plainer<S: System>(setting: &Setting<S>) -> Vec<Setting<S>> {
-    let changes: [fn(&mut Setting<S>); 2] = [|other| other.segment_bytes_max = 16 << 20, |other| other.verifiers = Verifiers::Shared];
+    let changes: [fn(&mut Setting<S>); 3] =
+        [|other| other.segment_bytes_max = 16 << 20, |other| other.verifiers = Verifiers::Shared, |other| other.rights = Rights::All];
     differing(setting, &changes)
 }
 

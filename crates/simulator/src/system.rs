@@ -56,6 +56,10 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
     /// Whether a replica that gives up rows of its base table takes them over from the others.
     const MAKES_UP_FOR_ROWS: bool = false;
 
+    /// What keys of its clients begin with, each kind with others: of these rights are made, where clients do not have all. Honest clients can always get something
+    /// done with the first. Where there are none all may do everything.
+    const KINDS_OF_KEYS: &'static [&'static str] = &[];
+
     // Settings.
 
     /// How many replicas a shard needs to survive so many faults.
@@ -418,6 +422,9 @@ pub trait Checker<S: System> {
 
     /// A message has arrived, and has passed the check of signatures.
     fn believed(&mut self, message: &S::Message);
+
+    /// A replica goes by `cluster` from now on: as its process begins, and when the operators have changed something.
+    fn goes_by(&mut self, _by: ReplicaId, _cluster: &Arc<Cluster>) {}
 
     /// What a replica that came back is asked, as if by the auditor: mostly about what it said before.
     fn questions(&self, _replica: ReplicaId) -> Vec<S::Message> {

@@ -124,6 +124,7 @@ impl System for Basil {
     type Counts = Counts;
 
     const MAKES_UP_FOR_ROWS: bool = true;
+    const KINDS_OF_KEYS: &'static [&'static str] = &plan::KINDS_OF_KEYS;
     const SCENARIOS: &'static [ScenarioKind] = &[
         scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
         scenario(
@@ -167,6 +168,19 @@ impl System for Basil {
             20_000,
             &[FaultClass::Changes, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks, FaultClass::ByzantineClients],
             "operators change keys, replicas, limits and clients, while processes crash, links fail, and liars hand over other configurations",
+        ),
+        scenario(
+            "rights",
+            12_000,
+            &[
+                FaultClass::Rights,
+                FaultClass::Changes,
+                FaultClass::Network,
+                FaultClass::Crashes,
+                FaultClass::Clocks,
+                FaultClass::ByzantineClients,
+            ],
+            "clients may read and write some keys only, operators change which, and cheats do what they have no right to",
         ),
         scenario(
             "flips",
@@ -230,6 +244,9 @@ impl System for Basil {
 
     fn draw_client_strategies(scenario: &Scenario, random: &mut Random) -> Vec<ClientStrategy> {
         let mut strategies = ClientStrategy::draw(random);
+        if scenario.has(FaultClass::Rights) {
+            strategies.extend([ClientStrategy::Overstep; 3]);
+        }
         if scenario.has(FaultClass::Elections) {
             strategies.extend([ClientStrategy::EquivocateSplit; 3]);
         }

@@ -26,6 +26,9 @@ const PAST_MS_MAX: u64 = 5_000;
 /// How often a plan is drawn anew until it is of a kind that is allowed.
 const DRAWS_MAX: usize = 256;
 
+/// What keys begin with. Whoever may read and write those of the first kind gets something done, whatever else it may do.
+pub(crate) const KINDS_OF_KEYS: [&str; 5] = ["counter/", "account/", "blob/", "ring/", "slot/"];
+
 /// What one transaction means to do. It can be begun again from the start, with another timestamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
 use machine::turn::{Bounds, INPUTS_MAX};
 use random::Random;
-use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
+use types::{ClientId, Cluster, ClusterId, Permission, Placement, ReplicaId, ShardId};
 
 use super::{Actor, World, client_id};
 use crate::budget::Budget;
@@ -18,9 +18,10 @@ use crate::network::Network;
 use crate::queue::Queue;
 use crate::replica::{Parts, ReplicaActor};
 use crate::report::Counts;
+use crate::rights::Prefixes;
 use crate::scenario::Scenario;
 use crate::self_test::BrokenRule;
-use crate::setting::{ReplicaFault, Setting, Verifiers};
+use crate::setting::{ReplicaFault, Rights, Setting, Verifiers};
 use crate::system::{Clients, System};
 use crate::trace::{Trace, Tracing};
 
@@ -49,11 +50,11 @@ fn clients<S: System>(setting: &Setting<S>) -> Clients {
 /// # Panics
 /// When no cluster may be so large.
 pub fn cluster(faults: usize, replicas: Vec<Vec<[u8; 32]>>, clients: impl Iterator<Item = (ClientId, [u8; 32])>) -> Arc<Cluster> {
-    let all = || vec![Key::from("")];
-    let clients = clients.map(|(id, public_key)| {
-        (id, Permission { public_key, read_prefixes: all(), write_prefixes: all(), limits: types::ClientLimits::default() })
-    });
-    let cluster = Cluster::new(ClusterId::new([7; 16]), faults, Placement::Hash, replicas, clients.collect());
+    with_rights(faults, replicas, clients.map(|(id, public_key)| (id, Prefixes::all().of(public_key))).collect())
+}
+
+fn with_rights(faults: usize, replicas: Vec<Vec<[u8; 32]>>, clients: Vec<(ClientId, Permission)>) -> Arc<Cluster> {
+    let cluster = Cluster::new(ClusterId::new([7; 16]), faults, Placement::Hash, replicas, clients);
     Arc::new(cluster.expect("such a cluster can be"))
 }
 
@@ -66,9 +67,14 @@ impl<S: System> World<S> {
             .map(|shard| (0..setting.replicas_per_shard()).map(|index| secret(seed, &format!("replica {shard} {index}"))).collect())
             .collect();
         let ids = clients.honest.iter().chain(&clients.byzantine).chain([&clients.auditor]);
-        let client_keys = ids.enumerate().map(|(at, id)| (*id, secret(seed, &format!("client {at}")).public()));
+        let mut rights = Random::stream(seed, "rights");
+        let permissions = ids.enumerate().map(|(at, id)| {
+            let is_limited = setting.rights == Rights::Some && *id != clients.auditor;
+            let prefixes = if is_limited { Prefixes::draw::<S>(&mut rights) } else { Prefixes::all() };
+            (*id, prefixes.of(secret(seed, &format!("client {at}")).public()))
+        });
         let replica_keys = secrets.iter().map(|shard| shard.iter().map(SecretKey::public).collect()).collect();
-        let cluster = cluster(setting.faults, replica_keys, client_keys);
+        let cluster = with_rights(setting.faults, replica_keys, permissions.collect());
         let changes = setting.fault_kinds.contains(&FaultKind::Reconfigure).then(|| {
             let replicas = (0..).zip(secrets.iter().flatten()).map(|(at, key)| (Actor::Replica(at), SecretKey::from_bytes(key.to_bytes())));
             let all = clients.honest.len() + clients.byzantine.len() + 1;

@@ -9,7 +9,8 @@
 //! | validated | an honest replica that told a reader that nothing newer comes votes for nothing that does, in no later life |
 //! | forgery | whatever passes the check of signatures, its signer has signed ([`forgery`]) |
 //! | views | honest replicas go from view to view as the argument for elections has them ([`views`]) |
-//! | lies | what commits, of whomever, is possible on its face and within its author's rights |
+//! | lies | what commits, of whomever, is possible on its face |
+//! | [`rights`] | what commits is within its author's rights; no honest replica votes for anything else, or shows a client what it may not read |
 //! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read, and at each time what was read of that past |
 //! | order | who begins after another's acknowledgement comes after it in that order, so that it sees it and is not hidden under it |
 //! | [`strict`] | the same without looking at a timestamp: what honest clients saw and were told has an order that explains it and keeps to real time |
@@ -18,6 +19,7 @@
 //! | progress | once the faults are over, every honest transaction ends, work gets done, and honest replicas come to hold the same versions |
 
 mod forgery;
+mod rights;
 mod serial;
 mod strict;
 mod views;
@@ -166,6 +168,7 @@ pub struct Checker {
     /// What honest clients have read of the past.
     past: Vec<Past>,
     signed: forgery::Signed,
+    rights: rights::Rights,
     /// What each replica was asked to read: it may answer later.
     asked: BTreeMap<(ReplicaId, Party, u64), Asked>,
     views: views::Views,
@@ -190,6 +193,7 @@ impl Checker {
     /// Nothing has been seen yet.
     pub(super) fn new(cluster: Arc<Cluster>, honest_clients: BTreeSet<ClientId>, has_cheats: bool) -> Self {
         Self {
+            rights: rights::Rights::new(Arc::clone(&cluster)),
             cluster,
             violations: Violations::default(),
             honest_clients,
@@ -242,7 +246,10 @@ impl Checker {
                 Vote::Abort => {
                     self.honest_aborts.insert(statement.id);
                 }
-                Vote::Commit if is_first => self.keeps_its_word(by, statement.id),
+                Vote::Commit if is_first => {
+                    self.keeps_its_word(by, statement.id);
+                    self.keeps_to_rights(by, statement.id);
+                }
                 Vote::Commit => {}
             }
             let recent = self.recent.entry(by).or_default();
@@ -269,6 +276,21 @@ impl Checker {
                 let (id, view, decision) = (statement.id, statement.view_decision, statement.decision);
                 self.violation("votes", format!("{by} logged {before:?} of {id:?} in view {view} and now says {decision:?}"));
             }
+        }
+    }
+
+    /// An honest replica votes to commit: the author has a right to all of it. One that has learned how it ended may say so in a vote.
+    fn keeps_to_rights(&mut self, by: ReplicaId, id: TransactionId) {
+        let Some(transaction) = self.transactions.get(&id).filter(|_| !self.decisions.contains_key(&id)) else { return };
+        if let Some(what) = self.rights.exceeded_at(by, transaction) {
+            self.violation("rights", format!("{by} votes for {id:?}, and {what}"));
+        }
+    }
+
+    /// An honest replica shows a client transactions: it may read all that they touch.
+    fn shows<'a>(&mut self, by: ReplicaId, client: ClientId, mut transactions: impl Iterator<Item = &'a Transaction>) {
+        if let Some(hidden) = transactions.find(|transaction| !self.rights.may_see(by, client, transaction)) {
+            self.violation("rights", format!("{by} shows {client} {:?}, of which it may not read everything", hidden.id()));
         }
     }
 
@@ -314,6 +336,9 @@ impl Checker {
 
     /// An honest replica answers a client's read.
     fn answered(&mut self, by: ReplicaId, client: ClientId, timestamp: Timestamp, question: &Question, message: &Message) {
+        if !self.rights.may_ask(by, client, question) {
+            self.violation("rights", format!("{by} answers {client} what it may not read: {question:?}"));
+        }
         match (question, message) {
             (Question::Keys(keys), Message::ReadReply { results, prepared, is_promised, .. }) => {
                 self.told_of(by, (client, timestamp), keys.iter().zip(results.iter().cloned()), prepared, *is_promised);
@@ -322,6 +347,9 @@ impl Checker {
                 // It also says that there is nothing of whatever else lies before its end.
                 let mut keys = plan::all_keys();
                 keys.retain(|key| range.contains(key) && key < end && self.cluster.shard_of(key) == by.shard);
+                // Cheats delete others, where nothing ever was.
+                let others: Vec<Key> = rows.iter().map(|row| row.key.clone()).filter(|key| !keys.contains(key)).collect();
+                keys.extend(others);
                 let result = |key: &Key| {
                     let row = rows.iter().find(|row| row.key == *key).map(|row| row.result.clone());
                     row.unwrap_or(ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None })
@@ -399,6 +427,7 @@ impl Checker {
     }
 
     fn shown(&mut self, transaction: &Transaction) {
+        self.rights.shown(transaction.id());
         self.transactions.entry(transaction.id()).or_insert_with(|| transaction.clone());
     }
 
@@ -427,8 +456,11 @@ impl Checker {
         let (told, is_honest) = (history.map(|history| history.told), history.is_some());
         match certificate.decision {
             Decision::Commit => {
-                for what in impossible(cluster, &transaction, &self.transactions) {
+                for what in impossible(&transaction, &self.transactions) {
                     self.violation("lies", what);
+                }
+                if let Some(what) = self.rights.exceeded_at_all(cluster.replicas(), &transaction) {
+                    self.violation("rights", format!("{id:?} committed, and {what}"));
                 }
                 if !is_honest && self.honest_clients.contains(&author) {
                     self.violation("independence", format!("{id:?} committed in the name of {author}, who never made it"));
@@ -645,6 +677,17 @@ impl simulator::Checker<Basil> for Checker {
             (Message::CommitNotice { id }, _) => self.relayed(by, *id),
             _ => {}
         }
+        let Party::Client(client, _) = to else { return };
+        match message {
+            Message::ReadReply { prepared, .. } | Message::ScanReply { prepared, .. } => self.shows(by, client, prepared.iter()),
+            Message::Voted { conflict: Some(conflict), .. } => self.shows(by, client, std::iter::once(conflict.transaction())),
+            Message::Decided { certificate } => self.shows(by, client, certificate.shows().into_iter()),
+            _ => {}
+        }
+    }
+
+    fn goes_by(&mut self, by: ReplicaId, cluster: &Arc<Cluster>) {
+        self.rights.goes_by(by, cluster);
     }
 
     fn departs(&mut self, message: &Message) {
@@ -699,8 +742,8 @@ fn is_in_the_way(cluster: &Cluster, transaction: &Transaction, proof: &ShardProo
     is_committed && (passes(transaction, other) || passes(other, transaction))
 }
 
-/// What `transaction`, which has committed, could not have read or may not have done, as sentences.
-fn impossible(cluster: &Cluster, transaction: &Transaction, known: &BTreeMap<TransactionId, Transaction>) -> Vec<String> {
+/// What `transaction`, which has committed, could not have read, as sentences.
+fn impossible(transaction: &Transaction, known: &BTreeMap<TransactionId, Transaction>) -> Vec<String> {
     let (id, timestamp) = (transaction.id(), transaction.timestamp());
     let mut found = Vec::new();
     for read in transaction.reads() {
@@ -713,14 +756,6 @@ fn impossible(cluster: &Cluster, transaction: &Transaction, known: &BTreeMap<Tra
         {
             found.push(format!("{id:?} committed, and {dependency:?}, from which it claims to have read {}, did not write that", read.key));
         }
-    }
-    let permission = cluster.permission(timestamp.client);
-    for range in transaction.ranges().iter().filter(|range| !permission.is_some_and(|permission| permission.may_read_range(range))) {
-        found.push(format!("{id:?} committed, and {} may not read {range}", timestamp.client));
-    }
-    let may = |key: &Key| permission.is_some_and(|permission| permission.may_write(key));
-    for write in transaction.writes().iter().filter(|write| !may(&write.key)) {
-        found.push(format!("{id:?} committed, and {} may not write {}", timestamp.client, write.key));
     }
     found
 }
