@@ -115,7 +115,7 @@ impl Ground {
 
 /// Where mutants are looked for beside the scenarios themselves: with cheats and liars of one kind, each of which tries one
 /// rule again and again. Short, as nothing else is to be seen there.
-const GROUNDS: [(&str, &str); 10] = [
+const GROUNDS: [(&str, &str); 12] = [
     ("clients", "fault-phase-ms=3000 byzantine-clients=forge-proofs+log-freely"),
     ("clients", "fault-phase-ms=3000 shards=2 byzantine-clients=forge-proofs+log-freely"),
     ("liars", "fault-phase-ms=3000 shards=1 byzantine-clients=decide-twice+forge-proofs faulty=s0-r3:equivocate-votes+equivocate-logs"),
@@ -126,6 +126,8 @@ const GROUNDS: [(&str, &str); 10] = [
     ("liars", "fault-phase-ms=3000 shards=1 byzantine-clients=equiv-split faulty=s0-r1:equivocate-votes+wrong-electors"),
     ("liars", "fault-phase-ms=3000 shards=1 verifiers=each faulty=s0-r1:impersonate+garble"),
     ("clients", "fault-phase-ms=3000 byzantine-clients=far-future+read-and-leave+invent-dependencies"),
+    ("liars", "fault-phase-ms=6000 shards=1 plans=blind+look window-ms=2000 catch-up-ms=200 fault-kinds=none faulty=s0-r0:forge-past"),
+    ("rebuild-liars", "fault-phase-ms=12000 shards=1 clients=4"),
 ];
 
 /// Everywhere that mutants are looked for.
