@@ -67,29 +67,37 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     close_fds::set_fds_cloexec_threadsafe(FIRST_OWN_DESCRIPTOR, &[]);
     let run = args.folder.join("run");
     fs::create_dir_all(&run).attempt("make the folder", run.display())?;
+    let start = |folder: &Path, note: &Path| {
+        let process = spawn(folder, is_apart.then(|| Regions::file_of_cluster(&args.folder)))?;
+        process.note(note)?;
+        Ok::<_, Failure>(process)
+    };
     let mut started = Vec::with_capacity(nodes.len());
     for (folder, config) in &nodes {
         let note = note_of(&args.folder, config.replica);
         // What the log holds already is not about this start.
         let logged = fs::metadata(log_of(folder)).map_or(0, |log| log.len());
-        let process = match Process::noted(&note)?.filter(Process::is_running) {
-            Some(process) => process,
-            None => {
-                let process = spawn(folder, is_apart.then(|| Regions::file_of_cluster(&args.folder)))?;
-                process.note(&note)?;
-                process
-            }
-        };
-        started.push(Started { folder, config, process, logged });
+        let running = Process::noted(&note)?.filter(Process::is_running);
+        let (was_running, process) = (running.is_some(), running.map_or_else(|| start(folder, &note), Ok)?);
+        started.push(Started { folder, config, process, was_running, logged });
     }
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let all = nodes.first().map_or(0, |(_, config)| config.topology.cluster.replicas().count());
-    for node in &started {
+    let count = started.len();
+    for node in &mut started {
         // Where others have to start the rest, nobody here can do more than wait for them; nor where the rest refuses a replica.
-        let may_wait = started.len() < all || other_copies.iter().any(|own| own == node.folder);
+        let may_wait = count < all || other_copies.iter().any(|own| own == node.folder);
         let enough: &[&str] =
             if may_wait { &[status::SERVING, status::REBUILDING, status::WAITING] } else { &[status::SERVING, status::REBUILDING] };
-        node.serves(deadline, enough).await?;
+        let mut serves = node.serves(deadline, enough).await?;
+        if !serves && node.was_running {
+            // It was about to end, as one that was killed is for a moment.
+            node.process = start(node.folder, &note_of(&args.folder, node.config.replica))?;
+            serves = node.serves(deadline, enough).await?;
+        }
+        if !serves {
+            return Err(node.ended());
+        }
     }
     let list: Vec<Value> = started.iter().map(Started::to_json).collect();
     if args.json {
@@ -281,22 +289,24 @@ struct Started<'a> {
     folder: &'a Path,
     config: &'a NodeConfig,
     process: Process,
+    /// It ran before.
+    was_running: bool,
     /// How long its log was before.
     logged: u64,
 }
 
 impl Started<'_> {
-    /// Waits until it answers that it is in one of these states.
-    async fn serves(&self, deadline: Instant, enough: &[&str]) -> Result<(), Failure> {
+    /// Waits until it answers that it is in one of these states; `false` when it has ended.
+    async fn serves(&self, deadline: Instant, enough: &[&str]) -> Result<bool, Failure> {
         let Self { config, process, .. } = self;
         loop {
             let answer = http_client::get(&config.http_listen.to_string(), "/status").await;
             // Looked at after the answer: on a port that another program has, it is not this node that answers.
             if !process.is_running() {
-                return Err(self.ended());
+                return Ok(false);
             }
             match why_not(answer, config.topology.cluster.id(), config.replica, process.pid, enough) {
-                None => return Ok(()),
+                None => return Ok(true),
                 Some(why) if Instant::now() > deadline => {
                     return Err(Failure::failed(format!("{} does not serve yet: {why}", config.replica))
                         .at(log_of(self.folder).display())

@@ -558,6 +558,26 @@ fn a_lost_disk_is_noticed_and_never_a_fresh_start() {
     place.run(&["up"]).expect(3).says("is missing");
 }
 
+/// A process that was killed is there for a moment yet, and serves no more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_replica_that_was_about_to_end_is_started_again() {
+    let place = Place::new();
+    place.init(&["--engine", "augustus"]);
+    let mut ending = std::process::Command::new("sleep").arg("1").spawn().expect("it starts");
+    let stat = fs::read_to_string(format!("/proc/{}/stat", ending.id())).expect("it runs");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("text");
+    let begun = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)).expect("when it began");
+    let run = place.path("bezant-data/run");
+    fs::create_dir(&run).expect("made");
+    fs::write(run.join("s0-r1.pid"), format!("{}\n", ending.id())).expect("written");
+    fs::write(run.join("s0-r1.started"), format!("{begun} {}\n", boot.trim())).expect("written");
+    place.run(&["up"]).expect(0);
+    ending.wait().expect("it has ended");
+    assert!(place.ask("s0-r1", "/health").is_some_and(|health| health.starts_with("serving")));
+    place.run(&["down"]).expect(0).says("4 replicas are down");
+}
+
 /// The store of a replica's folder as `init` made it is in its place again: what was there is beside it, in `data.kept`.
 fn put_back_as_made(place: &Place, replica: &str, as_made: &str) {
     let data = place.path(&format!("bezant-data/{replica}/data"));
