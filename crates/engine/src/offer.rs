@@ -298,7 +298,7 @@ impl Durations {
 pub enum StatisticKind {
     /// It only rises while the process runs.
     Counter,
-    /// It only rises, as a counter does, and is how long something took, each time that it happened. Shown in seconds.
+    /// It only rises, as a counter does, and is how long something took in all. Shown in seconds.
     Duration,
     /// It rises and falls.
     Gauge,

@@ -35,7 +35,7 @@ pub(crate) enum Plan {
     Transfer { from: u64, to: u64, amount: i64 },
     /// Adds one to a counter.
     Increment { counter: u64 },
-    /// Vec<(Key, Option<Value>)> keys without reading them, or deletes one.
+    /// Writes keys without reading them, or deletes one.
     Blind { first: u64, second: u64, deletes: bool },
     /// Reads all accounts at once.
     Audit,
@@ -342,5 +342,5 @@ fn rotate(start: u64, known: &Known, tag: &str) -> Step {
         at = next_in_ring(at, known.value(&ring(at)));
     }
     let [a, b, c] = places;
-    commit([(a, c), (c, b), (b, at)].map(|(place, next)| (ring(place), tagged(i64::try_from(next).expect("small"), tag))))
+    commit([(a, c), (c, b), (b, at)].map(|(place, next)| (ring(place), tagged(i64::try_from(next).expect("a ring has few places"), tag))))
 }
