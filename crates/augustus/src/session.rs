@@ -45,6 +45,7 @@ pub static PROFILE: Profile = Profile {
     shards_max: SHARDS_MAX,
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: false, pool: false },
     tells_time: false,
+    settings: &[],
 };
 
 /// A certificate of so many shards' votes is a request that a shard takes.

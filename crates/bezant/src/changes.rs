@@ -534,8 +534,8 @@ fn join(args: &JoinArgs) -> Result<Done, Failure> {
                 .parse()
                 .map_err(|_| Failure::wrong(format!("HTTP is answered at IP:PORT, not at {:?}", endpoint.http)).at(replica))?;
             let listen = args.listen.map_or_else(|| init::listen_at(&endpoint.address), Ok)?;
-            args.settings.check().map_err(Failure::wrong)?;
-            init::text(&folder.join("node.toml"), &init::node_toml(replica, listen, http, &args.settings))?;
+            args.settings.check(topology.engine).map_err(Failure::wrong)?;
+            init::text(&folder.join("node.toml"), &init::node_toml(replica, listen, http, topology.engine, &args.settings))?;
             replica.to_string()
         }
         (None, Some(client)) => {

@@ -200,9 +200,9 @@ pub fn create(folder: &Path, hosts: &[String], shape: &Shape) -> Result<(), Fail
 }
 
 fn make(folder: &Path, hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<(), Failure> {
-    shape.settings.check().map_err(|what| Failure::wrong(what).help("raise --window-ms, or lower --time-bound-ms"))?;
     write::refuse_occupied(folder)?;
     let plan = plan(hosts, shape, cards)?;
+    plan.settings.check(plan.topology.engine).map_err(|what| Failure::wrong(what).help("`bezant init --help` says what each is for"))?;
     write::folder(folder, &plan)
 }
 

@@ -92,8 +92,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses settings that do not fit one another; says what is wrong.
-    pub fn check(&self) -> Result<(), String> {
+    /// Refuses settings that do not fit one another, and those by which no replica of `engine` goes; says what is wrong.
+    pub fn check(&self, engine: &Profile) -> Result<(), String> {
+        let default = Self::default();
+        let of_some = [
+            ("time_bound_ms", self.time_bound_ms, default.time_bound_ms),
+            ("window_ms", self.window_ms, default.window_ms),
+            ("janitor_timeout_ms", self.janitor_timeout_ms, default.janitor_timeout_ms),
+            ("abandoned_per_second", self.abandoned_per_second, default.abandoned_per_second),
+            ("cache_bytes", self.cache_bytes, default.cache_bytes),
+        ];
+        if let Some((name, ..)) = of_some.iter().find(|(name, value, default)| value != default && !engine.settings.contains(name)) {
+            return Err(format!("replicas of the engine {} do not go by {name}: leave it out", engine.name));
+        }
         if self.window_ms < 2 * self.time_bound_ms {
             return Err(format!("window_ms ({}) is less than twice time_bound_ms ({})", self.window_ms, self.time_bound_ms));
         }
@@ -215,7 +226,9 @@ impl NodeConfig {
             let what = format!("the key in {:?} is not the key that cluster.toml lists for {replica}", file.key);
             return Err(refuse(what, "take node.toml, key and cluster.toml that were made together"));
         }
-        file.settings.check().map_err(|what| refuse(what, "raise window_ms, or lower time_bound_ms"))?;
+        file.settings
+            .check(topology.engine)
+            .map_err(|what| refuse(what, "the table of node.toml in docs/running.md says what each is for"))?;
         Ok(Self {
             folder: folder.to_path_buf(),
             replica,

@@ -18,6 +18,7 @@ static FIVE: Profile = Profile {
     shards_max: usize::MAX,
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false },
     tells_time: false,
+    settings: &["time_bound_ms", "window_ms", "janitor_timeout_ms", "abandoned_per_second", "cache_bytes"],
 };
 
 fn load(folder: &Path) -> Result<Config, ConfigError> {

@@ -66,6 +66,7 @@
 //!     shards_max: 1,
 //!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false },
 //!     tells_time: false,
+//!     settings: &[],
 //! };
 //!
 //! #[derive(Default)]

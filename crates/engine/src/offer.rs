@@ -31,6 +31,8 @@ pub struct Profile {
     pub capabilities: Capabilities,
     /// Whether its session tells the cluster's time ([`Tell::Clock`]), without which no transaction may begin.
     pub tells_time: bool,
+    /// Which of a replica's settings it goes by, beside those of every engine, by their names in `node.toml`.
+    pub settings: &'static [&'static str],
 }
 
 impl PartialEq for Profile {

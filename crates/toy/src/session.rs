@@ -33,6 +33,7 @@ pub static PROFILE: Profile = Profile {
     shards_max: 1,
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, as_of: false, pool: false },
     tells_time: false,
+    settings: &[],
 };
 
 /// A client's session.

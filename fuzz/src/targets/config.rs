@@ -158,7 +158,7 @@ fn node(bytes: &[u8]) {
         Ok(config) => {
             let known = config.topology.cluster.replica_key(config.replica).expect("a node is one of the cluster's");
             assert_eq!(*known, config.secret.public());
-            assert_eq!(config.settings.check(), Ok(()));
+            assert_eq!(config.settings.check(config.topology.engine), Ok(()));
         }
         Err(error) => check_error(&error, bytes),
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use config::{ReadQuorum, Settings, Timeouts};
 use crypto::SecretKey;
+use engine::Profile;
 use types::{ClientId, Cluster, ClusterId, ReplicaId};
 
 use super::Plan;
@@ -71,7 +72,7 @@ pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
             identity(&own, secret, &member.name.to_string(), cluster_id)?;
         }
         cluster.name(&own.join(CLUSTER))?;
-        text(&own.join("node.toml"), &node_toml(member.name, member.listen, member.http, &plan.settings))?;
+        text(&own.join("node.toml"), &node_toml(member.name, member.listen, member.http, plan.topology.engine, &plan.settings))?;
         sync(&own)?;
     }
     for (number, secret) in &plan.clients {
@@ -194,8 +195,38 @@ const CLUSTER_HEAD: &str = "\
 # this file stays as it is.
 ";
 
-/// A replica's `node.toml`.
-pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, settings: &Settings) -> String {
+/// A replica's `node.toml`, with the settings by which its engine goes.
+pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, engine: &Profile, settings: &Settings) -> String {
+    let of_some = [
+        (
+            "time_bound_ms",
+            settings.time_bound_ms,
+            "# How far ahead of this replica's clock a transaction's timestamp may be. Keep clocks closer than that.\n",
+        ),
+        (
+            "window_ms",
+            settings.window_ms,
+            "# How far back the past may be read, and how long after its timestamp a transaction is remembered and may be finished; it must be\n\
+             # prepared within half of that. Memory grows with it.\n",
+        ),
+        (
+            "janitor_timeout_ms",
+            settings.janitor_timeout_ms,
+            "# After how long this replica finishes a transaction that its client left unfinished.\n",
+        ),
+        (
+            "abandoned_per_second",
+            settings.abandoned_per_second,
+            "# How many transactions a second one client may leave for others to end, before its next ones are refused for a while.\n",
+        ),
+        (
+            "cache_bytes",
+            settings.cache_bytes,
+            "# Memory for caching what lies on disk, in bytes. The versions of the last window are held in memory beside it.\n",
+        ),
+    ];
+    let of_engine = of_some.iter().filter(|(name, ..)| engine.settings.contains(name));
+    let of_engine: String = of_engine.map(|(name, value, comment)| format!("{comment}{name} = {value}\n")).collect();
     format!(
         "# Replica {name} of the cluster in cluster.toml. Run it with: bezant node {name}\n\
          replica = \"{name}\"\n\
@@ -213,17 +244,7 @@ pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, settings
          [settings]\n\
          # The most replies signed at once, 1 to 64. There is no waiting: a batch is what load makes it.\n\
          batch_max = {batch_max}\n\
-         # How far ahead of this replica's clock a transaction's timestamp may be. Keep clocks closer than that.\n\
-         time_bound_ms = {time_bound_ms}\n\
-         # How far back the past may be read, and how long after its timestamp a transaction is remembered and may be finished; it must be\n\
-         # prepared within half of that. Memory grows with it.\n\
-         window_ms = {window_ms}\n\
-         # After how long this replica finishes a transaction that its client left unfinished.\n\
-         janitor_timeout_ms = {janitor_timeout_ms}\n\
-         # How many transactions a second one client may leave for others to end, before its next ones are refused for a while.\n\
-         abandoned_per_second = {abandoned_per_second}\n\
-         # Memory for caching what lies on disk, in bytes. The versions of the last window are held in memory beside it.\n\
-         cache_bytes = {cache_bytes}\n\
+         {of_engine}\
          # Whether `bezant drill flip` may damage what this replica holds, on purpose. Never where data matter.\n\
          drills = {drills}\n\
          # error, warn, info, debug, trace or off; or by module, as in \"warn,runtime=debug\".\n\
@@ -231,11 +252,6 @@ pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, settings
          # \"text\" for people, \"json\" for programs.\n\
          log_format = \"{log_format}\"\n",
         batch_max = settings.batch_max,
-        time_bound_ms = settings.time_bound_ms,
-        window_ms = settings.window_ms,
-        janitor_timeout_ms = settings.janitor_timeout_ms,
-        abandoned_per_second = settings.abandoned_per_second,
-        cache_bytes = settings.cache_bytes,
         drills = settings.drills,
         log_level = config::quoted(&settings.log_level.to_string()),
         log_format = settings.log_format.name(),

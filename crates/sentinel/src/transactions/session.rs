@@ -32,6 +32,7 @@ pub static PROFILE: Profile = Profile {
     shards_max: 1,
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: false, pool: false },
     tells_time: false,
+    settings: &[],
 };
 
 /// A server that says nothing for so long, in milliseconds, may be gone: the next one is asked.
