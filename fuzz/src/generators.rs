@@ -341,9 +341,9 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
         18 => {
             let (up_to, after) = (timestamp(choices).time, None);
             if choices.rarely(2) {
-                return Message::PreparedQuery { up_to, after };
+                return Message::UndecidedQuery { up_to, after };
             }
-            Message::PreparedReply { up_to, after, transactions: vec![transaction; choices.below(3)], is_last: choices.rarely(2) }
+            Message::UndecidedReply { up_to, after, transactions: vec![transaction; choices.below(3)], is_last: choices.rarely(2) }
         }
         15 => Message::TransactionsReply { transactions: vec![transaction; choices.below(3)] },
         16 => {

@@ -34,9 +34,9 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::TransactionsQuery { .. }
         | Message::TransactionsReply { .. }
         | Message::VersionsQuery { .. }
-        | Message::PreparedQuery { .. }
+        | Message::UndecidedQuery { .. }
         | Message::CommitNotice { .. } => true,
-        Message::PreparedReply { after, transactions, .. } => {
+        Message::UndecidedReply { after, transactions, .. } => {
             let place = |transaction: &Transaction| (transaction.timestamp(), transaction.id());
             let after = after.map(|place| (place.timestamp, place.id));
             ascend(after.into_iter().chain(transactions.iter().map(place)))

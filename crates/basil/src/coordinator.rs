@@ -770,8 +770,8 @@ impl Machine for Coordinator {
                     | Message::TransactionsReply { .. }
                     | Message::VersionsQuery { .. }
                     | Message::VersionsReply { .. }
-                    | Message::PreparedQuery { .. }
-                    | Message::PreparedReply { .. }
+                    | Message::UndecidedQuery { .. }
+                    | Message::UndecidedReply { .. }
                     | Message::Writeback { .. }
                     | Message::CommitNotice { .. } => {}
                 }

@@ -256,15 +256,15 @@ pub enum Message {
     },
 
     // Rebuilding.
-    /// Replica that lost its disk to another of its shard: what do you hold prepared up to this time ([`crate::rebuild`])?
-    PreparedQuery {
+    /// Replica that lost its disk to another of its shard: what do you hold undecided up to this time ([`crate::rebuild`])?
+    UndecidedQuery {
         /// The time, in nanoseconds.
         up_to: u64,
         /// Where the answer before stopped.
         after: Option<Place>,
     },
-    /// Replica to the one that asked, once it judges nothing any more up to that time: what it holds prepared.
-    PreparedReply {
+    /// Replica to the one that asked, once it judges nothing any more up to that time: what it holds undecided.
+    UndecidedReply {
         /// The question's.
         up_to: u64,
         /// The question's.
@@ -310,8 +310,8 @@ impl Message {
             | Self::TransactionsReply { .. }
             | Self::VersionsQuery { .. }
             | Self::VersionsReply { .. }
-            | Self::PreparedQuery { .. }
-            | Self::PreparedReply { .. }
+            | Self::UndecidedQuery { .. }
+            | Self::UndecidedReply { .. }
             | Self::Writeback { .. }
             | Self::CommitNotice { .. } => false,
             Self::ReadReply { .. }
@@ -350,8 +350,8 @@ impl SignatureClaims for Message {
             Self::VersionsReply { versions, .. } if !versions.is_sorted_by(|one, next| one.key < next.key) => {
                 Err(Rejection::Structure("the keys of a page are not in strict order"))
             }
-            Self::PreparedReply { after, transactions, .. } if !are_in_order(*after, transactions) => {
-                Err(Rejection::Structure("prepared transactions are not in strict order"))
+            Self::UndecidedReply { after, transactions, .. } if !are_in_order(*after, transactions) => {
+                Err(Rejection::Structure("undecided transactions are not in strict order"))
             }
             Self::Read { .. }
             | Self::Scan { .. }
@@ -362,8 +362,8 @@ impl SignatureClaims for Message {
             | Self::TransactionsReply { .. }
             | Self::VersionsQuery { .. }
             | Self::VersionsReply { .. }
-            | Self::PreparedQuery { .. }
-            | Self::PreparedReply { .. }
+            | Self::UndecidedQuery { .. }
+            | Self::UndecidedReply { .. }
             | Self::ClockQuery { .. }
             | Self::ClockReply { .. }
             | Self::ClockProposal { .. }
@@ -587,12 +587,12 @@ impl Compress for Message {
                 encode_sequence(prepared, out);
                 is_promised.encode(out);
             }
-            Self::PreparedQuery { up_to, after } => {
+            Self::UndecidedQuery { up_to, after } => {
                 out.push(30);
                 up_to.encode(out);
                 after.encode(out);
             }
-            Self::PreparedReply { up_to, after, transactions, is_last } => {
+            Self::UndecidedReply { up_to, after, transactions, is_last } => {
                 out.push(31);
                 up_to.encode(out);
                 after.encode(out);
@@ -680,11 +680,11 @@ impl Compress for Message {
                 prepared: reader.sequence("prepared transactions", SCAN_ROWS_MAX)?,
                 is_promised: bool::decode(reader)?,
             },
-            30 => Self::PreparedQuery { up_to: u64::decode(reader)?, after: Option::decode(reader)? },
-            31 => Self::PreparedReply {
+            30 => Self::UndecidedQuery { up_to: u64::decode(reader)?, after: Option::decode(reader)? },
+            31 => Self::UndecidedReply {
                 up_to: u64::decode(reader)?,
                 after: Option::decode(reader)?,
-                transactions: reader.sequence("prepared transactions", TRANSACTIONS_MAX)?,
+                transactions: reader.sequence("undecided transactions", TRANSACTIONS_MAX)?,
                 is_last: bool::decode(reader)?,
             },
             32 => Self::JournalKnown { known: JournalEnd::decode(reader)? },

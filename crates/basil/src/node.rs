@@ -351,8 +351,9 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
         };
         let wait = match progress.seconds_left {
             0 if progress.shown < progress.needed => {
-                format!("{} of {} others have shown what they hold prepared", progress.shown, progress.needed)
+                format!("{} of {} others have shown what they hold undecided", progress.shown, progress.needed)
             }
+            0 if progress.undecided > 0 => format!("which is the last time; transactions whose end it waits for: {}", progress.undecided),
             0 => "which is the last time".to_owned(),
             left => format!("silent for {left} s more at least"),
         };

@@ -260,12 +260,12 @@ impl<M: StorageBackend> Replica<M> {
             }
             Message::VersionsQuery { query } => self.on_versions_query(now, from, &query, out),
             Message::VersionsReply { page, versions, next } => self.on_versions_reply(now, from, page, versions, next),
-            Message::PreparedQuery { up_to, after } => {
-                self.on_prepared_query(now, from, up_to, after, out);
+            Message::UndecidedQuery { up_to, after } => {
+                self.on_undecided_query(now, from, up_to, after, out);
                 Ok(())
             }
-            Message::PreparedReply { up_to, after, transactions, is_last } => {
-                self.on_prepared_reply(now, from, (up_to, after), &transactions, is_last, out)
+            Message::UndecidedReply { up_to, after, transactions, is_last } => {
+                self.on_undecided_reply(now, from, (up_to, after), &transactions, is_last, out)
             }
             // Replies; the coordinator beside this machine hears those, or the clock.
             Message::ReadReply { .. }

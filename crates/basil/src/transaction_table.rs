@@ -294,15 +294,19 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.disk_lost.is_some_and(|(up_to, _)| time <= up_to) && !broken(Mutant::LostSaidAgain)
     }
 
-    /// What is prepared and undecided up to `up_to`, behind that place: by timestamp and id.
-    pub fn prepared_up_to(&self, up_to: u64, after: Option<Place>) -> Vec<Place> {
+    /// What is undecided up to `up_to`, behind that place: by timestamp and id. What this replica voted down counts where more than the vote is to be said of it, and
+    /// what it released where it is from `released_from` or later.
+    pub fn undecided_up_to(&self, up_to: u64, after: Option<Place>, released_from: u64) -> Vec<Place> {
         let from = after.map_or(Timestamp::ZERO, |after| after.timestamp);
         let end = Timestamp::new(up_to, ClientId(u64::MAX));
         if from > end {
             return Vec::new();
         }
         let states = self.by_timestamp.range((from, 0)..=(end, u64::MAX)).filter_map(|(_, id)| self.get(*id));
-        let is_held = |state: &&TransactionState| state.is_open() && state.is_prepared();
+        let is_held = |state: &&TransactionState| {
+            let is_open = state.is_open() && (state.is_prepared() || (state.is_binding() && !broken(Mutant::VotedDownUnshown)));
+            is_open || (state.is_released() && state.transaction.timestamp().time >= released_from && !broken(Mutant::ReleasedUnshown))
+        };
         let mut places: Vec<Place> = states.filter(is_held).map(|state| Place::of(&state.transaction)).collect();
         places.retain(|place| after.is_none_or(|after| *place > after));
         places.sort_unstable();

@@ -205,11 +205,17 @@ fn who_is_put_back_to_the_middle_of_its_rebuilding_begins_that_anew() {
     shard.vote(0);
     shard.run(TOLD_MS);
     shard.start_on(0, copy);
+    // One lies of how much it has forgotten.
+    let known = JournalEnd { lost_up_to: u64::MAX, batches: u64::MAX };
+    shard.step(0, Some((Party::Replica(replica(3)), Message::JournalKnown { known })));
     shard.run(6_000);
     // It would be over by now with the bound of then, from before its vote.
     assert!(shard.nodes[&0].replica().is_rebuilding() && shard.ended.is_empty(), "{:?}", shard.ended);
     shard.run(60_000);
     assert!(!shard.nodes[&0].replica().is_rebuilding() && shard.ended.is_empty(), "{:?}", shard.ended);
+    let before = shard.votes[&0];
+    shard.vote(0);
+    assert_eq!(shard.votes[&0], before + 1, "it is held to no more than what a correct one told");
 }
 
 #[test]

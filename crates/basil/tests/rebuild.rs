@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use basil::message::{KeyVersion, PageVersion, Unsigned};
-use basil::{Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write, rebuild};
+use basil::{Decision, Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write, rebuild};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use store::{Memory, Options, Store};
 use types::{ClientId, Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, Value};
@@ -39,8 +39,10 @@ struct Other {
     is_silent: bool,
     /// It always says that there is more.
     never_ends: bool,
-    prepared: Vec<Transaction>,
+    undecided: Vec<Transaction>,
     versions: Vec<(&'static str, u64)>,
+    /// What it remembers of how a transaction ended, and says to whoever asks.
+    end: Option<Decision>,
 }
 
 /// A replica on its disk, and what it is told.
@@ -117,10 +119,10 @@ impl Lost {
     }
 
     fn answer(&self, of: Party, message: Message) -> Option<Message> {
-        let Party::Replica(ReplicaId { index, .. }) = of else { return None };
+        let Party::Replica(ReplicaId { shard: SHARD, index }) = of else { return None };
         let other = self.others.get(&index).filter(|other| !other.is_silent)?;
         match message {
-            Message::PreparedQuery { up_to, after } => {
+            Message::UndecidedQuery { up_to, after } => {
                 assert!(self.now_ms * 1_000_000 >= up_to + WINDOW_MS * 1_000_000, "nobody would answer yet");
                 let place = |transaction: &Transaction| (transaction.timestamp(), transaction.id());
                 let is_left = |one: &&Transaction| after.is_none_or(|after| place(one) > (after.timestamp, after.id));
@@ -129,9 +131,9 @@ impl Lost {
                         let next = after.map_or(1, |after| after.timestamp.time / 1_000_000 + 1);
                         (next < 200).then(|| transaction(&self.members, next, &[], "junk")).into_iter().collect()
                     }
-                    (false, _) => other.prepared.iter().filter(is_left).cloned().collect(),
+                    (false, _) => other.undecided.iter().filter(is_left).cloned().collect(),
                 };
-                Some(Message::PreparedReply { up_to, after, transactions, is_last: !other.never_ends })
+                Some(Message::UndecidedReply { up_to, after, transactions, is_last: !other.never_ends })
             }
             Message::VersionsQuery { query } => {
                 let version = |(key, ms): &(&str, u64)| PageVersion {
@@ -139,6 +141,10 @@ impl Lost {
                     version: KeyVersion { version: at(*ms), value: Some(Value::from("shown")) },
                 };
                 Some(Message::VersionsReply { page: query.page, versions: other.versions.iter().map(version).collect(), next: None })
+            }
+            // Of what only reads here: of all else the others' versions would say how it ended.
+            Message::StatusQuery { id, keys, .. } if keys.is_empty() => {
+                Some(Message::StatusReply { id, end: other.end, versions: Vec::new() })
             }
             _ => None,
         }
@@ -185,7 +191,7 @@ fn a_replica_that_lost_its_disk_is_silent_until_it_is_rebuilt() {
 fn it_never_speaks_of_what_it_may_have_spoken_of() {
     let mut lost = Lost::new();
     let held = transaction(&lost.members, BEGAN_MS - 1_000, &[], "a");
-    lost.other(2).prepared = vec![held.clone()];
+    lost.other(2).undecided = vec![held.clone()];
     assert!(lost.run(60_000));
     for ms in [BEGAN_MS - 500, BEGAN_MS + 400, BOUND_MS] {
         let unknown = transaction(&lost.members, ms, &[], "b");
@@ -203,7 +209,7 @@ fn it_never_speaks_of_what_it_may_have_spoken_of() {
 fn what_any_of_the_others_holds_prepared_is_in_the_way() {
     let mut lost = Lost::new();
     let held = transaction(&lost.members, BEGAN_MS - 1_000, &[], "a");
-    lost.other(4).prepared = vec![held];
+    lost.other(4).undecided = vec![held];
     assert!(lost.run(60_000));
     // It may have voted for the one, so it does not vote for the other.
     let missed = transaction(&lost.members, lost.now_ms, &["a"], "b");
@@ -221,6 +227,40 @@ fn what_one_other_holds_prepared_is_not_enough() {
     assert!(!lost.run(60_000), "any of the others may hold what it voted for");
     (2..5).for_each(|index| lost.other(index).is_silent = false);
     assert!(lost.run(60_000));
+}
+
+#[test]
+fn it_waits_for_the_end_of_what_others_hold_undecided() {
+    // These only read here, a key and a range, so nobody here needs them to end; but the other shard may need what is said of them here.
+    let cluster = members(2).cluster.id();
+    let read = Read { key: Key::from("a"), version: Timestamp::ZERO, dependency: None };
+    let range = KeyRange::new(Key::from("a"), Key::from("b")).expect("not empty");
+    let write = || vec![Write { key: Key::from("z"), value: Some(Value::from("1")) }];
+    let of_key = Transaction::with_ranges(cluster, at(BEGAN_MS - 1_000), vec![read], vec![], write()).expect("small enough");
+    let of_range = Transaction::with_ranges(cluster, at(BEGAN_MS - 999), vec![], vec![range], write()).expect("small enough");
+    for held in [of_key, of_range] {
+        let shown_by = |count: u16| {
+            let mut lost = Lost::of(members(2));
+            (1..=count).for_each(|index| lost.other(index).undecided = vec![held.clone()]);
+            lost
+        };
+        let mut lost = shown_by(2);
+        assert!(!lost.run(30_000), "a second replica that lost its disk would leave too few to end it");
+        (1..4).for_each(|index| lost.other(index).end = Some(Decision::Abort));
+        assert!(lost.run(60_000) && lost.now_ms < BOUND_MS + 10 * WINDOW_MS, "{}", lost.now_ms);
+        // It has forgotten what it said of it, but not how it ended.
+        (0..100).for_each(|_| {
+            lost.now_ms += 1_000;
+            lost.step(None);
+        });
+        let query = Message::StatusQuery { id: held.id(), timestamp: held.timestamp(), keys: vec![Key::from("a")] };
+        let (said, _) = lost.hear(party(3), query);
+        assert!(matches!(said.as_slice(), [Message::StatusReply { end: Some(Decision::Abort), .. }]), "{said:?}");
+        // What never ends keeps it silent for ten windows; but not if one alone says that there is such a thing.
+        let mut lost = shown_by(2);
+        assert!(lost.run(60_000) && lost.now_ms >= BOUND_MS + 11 * WINDOW_MS, "{}", lost.now_ms);
+        assert!(shown_by(1).run(30_000));
+    }
 }
 
 #[test]
@@ -272,13 +312,13 @@ fn what_is_prepared_is_shown_once_nothing_comes_to_it_any_more() {
     let mut whole = Lost { members, medium, replica, now_ms: BEGAN_MS, others: BTreeMap::new() };
     let prepared = transaction(&whole.members, BEGAN_MS, &[], "a");
     assert_eq!(whole.hear(AUTHOR, Message::Prepare { transaction: prepared.clone() }).1, [Vote::Commit]);
-    let query = || Message::PreparedQuery { up_to: BEGAN_MS * 1_000_000 + 5, after: None };
+    let query = || Message::UndecidedQuery { up_to: BEGAN_MS * 1_000_000 + 5, after: None };
     whole.now_ms += WINDOW_MS;
     assert_eq!(whole.hear(party(3), query()).0, [], "it could still vote for more");
     whole.now_ms += 1_000;
     let (said, _) = whole.hear(party(3), query());
     assert!(
-        matches!(said.as_slice(), [Message::PreparedReply { transactions, is_last: true, .. }] if *transactions == [prepared]),
+        matches!(said.as_slice(), [Message::UndecidedReply { transactions, is_last: true, .. }] if *transactions == [prepared]),
         "{said:?}"
     );
     // It keeps to that, though it crashes and its clock is set back.
@@ -316,7 +356,7 @@ fn what_it_knows_to_have_committed_is_not_lost_with_the_row_though_nobody_else_k
     // It has forgotten the transaction but for its end, and loses the row; others hold it prepared all this time.
     assert_eq!(lost.replica.load(), (0, 0));
     lost.medium.lose_row(&Key::from("a"));
-    (1..5).for_each(|index| lost.other(index).prepared = vec![committed.clone()]);
+    (1..5).for_each(|index| lost.other(index).undecided = vec![committed.clone()]);
     lost.crash(lost.now_ms + 10);
     lost.step(None);
     assert!(lost.replica.is_rebuilding() && held(&mut lost).is_empty());

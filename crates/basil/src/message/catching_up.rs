@@ -89,7 +89,7 @@ pub(crate) fn value_bytes(value: Option<&Value>) -> usize {
     value.map_or(0, |value| value.as_bytes().len())
 }
 
-/// Where a transaction stands among those that a replica shows as prepared.
+/// Where a transaction stands among those that a replica shows as undecided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Its timestamp.

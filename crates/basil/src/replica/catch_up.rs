@@ -85,7 +85,7 @@ const CUT_OFF_TURNS: u64 = 15;
 const COMMITS_EVERY_MS: u64 = 100;
 const TRANSACTIONS_EVERY_MS: u64 = 20;
 const PAGE_EVERY_MS: u64 = 30;
-const PREPARED_EVERY_MS: u64 = 100;
+const UNDECIDED_EVERY_MS: u64 = 100;
 
 /// What one replica compares, and what others have said.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ pub(super) enum Service {
     Commits,
     Transactions,
     Page,
-    Prepared,
+    Undecided,
 }
 
 /// A comparison of all versions.
@@ -225,7 +225,7 @@ impl CatchUp {
             Service::Commits => COMMITS_EVERY_MS,
             Service::Transactions => TRANSACTIONS_EVERY_MS,
             Service::Page => PAGE_EVERY_MS,
-            Service::Prepared => PREPARED_EVERY_MS,
+            Service::Undecided => UNDECIDED_EVERY_MS,
         };
         let again_at = self.served.entry((from.index, service)).or_default();
         let may = *again_at <= now || again_at.since(now) > every_ms * 1_000_000;
@@ -671,13 +671,13 @@ impl<M: StorageBackend> Replica<M> {
             self.note_lacking(now, &lacked);
         }
         self.counts.pages_compared += 1;
-        // A replica that rebuilds itself counts those alone who have shown before what they hold prepared, and leaves nothing open.
+        // A replica that rebuilds itself counts those alone who have shown before what they hold undecided, and leaves nothing open.
         let compares_last = self.compares_last();
         if compares_last {
-            answers.retain(|peer, _| self.has_shown_prepared(*peer, query.page));
+            answers.retain(|peer, _| self.has_shown_undecided(*peer, query.page));
         }
         let is_settled = !compares_last || self.is_settled(&answers, watermark)?;
-        let counts = if broken(Mutant::PreparedOfOne) && compares_last { 1 } else { self.quorums.compared() };
+        let counts = if broken(Mutant::UndecidedOfOne) && compares_last { 1 } else { self.quorums.compared() };
         let met = self.table.entered() + self.counts.keys_read / READS_A_TRANSACTION;
         let pass = &mut self.catch_up.pass;
         if taken > 0 {
@@ -714,8 +714,8 @@ impl<M: StorageBackend> Replica<M> {
             (true, true) => NEXT_PAGE_MS,
         };
         pass.at = now.after_ms(throttled_ms.max(pause_ms));
-        if compares_last && self.catch_up.pass.from == Key::default() && !self.waits_for_ends(now) {
-            self.end_rebuilding(now)?;
+        if compares_last && self.catch_up.pass.from == Key::default() {
+            self.note_compared(now)?;
         }
         Ok(())
     }

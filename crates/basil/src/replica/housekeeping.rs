@@ -79,7 +79,7 @@ impl<M: StorageBackend> Replica<M> {
                 self.cast(id, Vote::Abort, Some(AbortReason::NotAuthored), None, out);
             }
         }
-        self.step_rebuild(now, out);
+        self.step_rebuild(now, out)?;
         self.step_catch_up(now, out)?;
         self.status_queries.prune(now, &self.table);
         self.finish_stalled(now, out);

@@ -56,7 +56,8 @@ impl<M: StorageBackend> Replica<M> {
         if let Some(known) = known.filter(|known| *known > end) {
             return Some(known);
         }
-        if end.lost_up_to > Time(clock).after_ms(2 * BOUNDS_APART * self.options.time_bound_ms).0 {
+        let is_far = end.lost_up_to > Time(clock).after_ms(2 * BOUNDS_APART * self.options.time_bound_ms).0;
+        if is_far && !broken(Mutant::FarJournalKept) {
             return None;
         }
         self.table.peer_journals.insert(peer.index, end);
@@ -80,7 +81,8 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         // What one of them says that is correct is no less.
-        let least = known_by.values().map(|(_, known)| known.lost_up_to).min().unwrap_or(0);
+        let told = known_by.values().map(|(_, known)| known.lost_up_to);
+        let least = if broken(Mutant::OlderCopyOfMost) { told.max() } else { told.min() }.unwrap_or(0);
         known_by.clear();
         if self.is_rebuilding() {
             self.table.raise_low_watermark(least.saturating_add(1));

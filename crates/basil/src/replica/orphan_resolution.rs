@@ -244,7 +244,7 @@ impl<M: StorageBackend> Replica<M> {
         if timestamp.time >= watermark || !keys.iter().all(|key| self.table.holds(key)) {
             return Ok(());
         }
-        let mut may_commit = self.table.lost_what_was_said_at(timestamp.time);
+        let mut may_commit = self.table.lost_what_was_said_at(timestamp.time) && self.table.remembered_outcome(id).is_none();
         if let Some(state) = self.table.get(id) {
             if let Some(certificate) = state.certificate() {
                 out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
@@ -300,7 +300,9 @@ impl<M: StorageBackend> Replica<M> {
             self.table.get(id).is_some_and(|state| !may_have_voted_for(&self.table, state)) || broken(Mutant::OwnVoteForgotten);
         let own = OwnWord { is_newer, never_votes_for };
         let resolution = query.judge(&self.cluster, self.quorums, self.me.shard, &own);
-        if resolution == Resolution::NotYet {
+        // It may be undecided elsewhere, and end there only while no second replica has lost what it said.
+        let is_kept = matches!(resolution, Resolution::Release(_, None)) && self.awaits_end_of(id);
+        if resolution == Resolution::NotYet || is_kept {
             return Ok(());
         }
         let Some(OrphanQuery { transaction, .. }) = self.status_queries.open.remove(&id) else { return Ok(()) };

@@ -5,28 +5,28 @@
 //!
 //! 1. **The bound.** A replica speaks of nothing beyond its clock and the time bound. So as soon as its clock is set, that and some more is the
 //!    time up to which it may have spoken. It is on disk before anything is said. Up to there it never votes, logs, elects or answers reads any more.
-//! 2. **What it may have voted for.** It asks the others of its shard what they hold prepared up to the bound ([`Message::PreparedQuery`]). They answer once
+//! 2. **What it may have voted for.** It asks the others of its shard what they hold undecided up to the bound ([`Message::UndecidedQuery`]). They answer once
 //!    they judge nothing there any more, and never will. What any of `4f` holds, this replica holds from then on as if it had voted to commit it.
 //! 3. **What has committed.** Then it compares all versions with those who answered ([`crate::catch_up`]). A page counts once `4f` of them have shown all of
 //!    it, and no more than `f` of them show something newer of any key.
 //!
 //! ```text
-//!   PreparedQuery(bound, place) ▶ every other of the shard
-//!                        ◀─────── PreparedReply(transactions)   what any of 4f holds
+//!   UndecidedQuery(bound, place) ▶ every other of the shard
+//!                        ◀─────── UndecidedReply(transactions)   what any of 4f holds
 //! ```
 //!
-//! Then, once what it holds up to the bound has ended, it reads and votes again, above the bound. `docs/protocols/basil.md` argues why this is safe. After a crash it goes on with the same bound, and asks
-//! again.
+//! Then, once what it holds up to the bound has ended, it reads and votes again, above the bound. `docs/protocols/basil.md` argues why this is safe, and why nothing
+//! stays undecided when another replica loses its disk later on. After a crash it goes on with the same bound, and asks again.
 //!
 //! One that could not read some rows, and gave them up, does the same with what it still has (`note_lost_rows`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError};
 use types::codec::Encode as _;
-use types::{Party, ReplicaId, Timestamp};
+use types::{Party, ReplicaId, Timestamp, TransactionId};
 
 use super::catch_up::Service;
 use super::{Out, Replica};
@@ -77,10 +77,12 @@ pub(super) fn note_lost_rows<M: StorageBackend>(table: &mut TransactionTable<M>)
 pub struct RebuildProgress {
     /// How many seconds it will certainly be silent, until the others judge nothing any more that it may have voted on.
     pub seconds_left: u64,
-    /// How many others have shown all that they hold prepared.
+    /// How many others have shown all that they hold undecided.
     pub shown: usize,
     /// How many have to.
     pub needed: usize,
+    /// For how many transactions' end it waits, once all versions have been compared.
+    pub undecided: usize,
 }
 
 /// What others have shown since this process began.
@@ -91,7 +93,13 @@ pub(super) struct Rebuild {
     ask_at: Time,
     /// When enough had shown all.
     complete_at: Option<Time>,
+    /// All versions have been compared since.
+    has_compared: bool,
     shown: BTreeMap<u16, Shown>,
+    /// By how many others each transaction was shown whose end is not known here.
+    shown_by: BTreeMap<TransactionId, usize>,
+    /// For the end of how many it waits, since all versions were compared.
+    undecided: usize,
 }
 
 /// What one other replica has shown.
@@ -106,7 +114,7 @@ struct Shown {
 impl Rebuild {
     /// Those who have shown all before that page was asked for.
     pub(super) fn has_shown_before(&self, peer: u16, page: u64) -> bool {
-        broken(Mutant::PreparedUnasked) || self.shown.get(&peer).and_then(|shown| shown.all_at_page).is_some_and(|at| at < page)
+        broken(Mutant::UndecidedUnasked) || self.shown.get(&peer).and_then(|shown| shown.all_at_page).is_some_and(|at| at < page)
     }
 
     fn complete(&self) -> usize {
@@ -127,7 +135,8 @@ impl<M: StorageBackend> Replica<M> {
         let (up_to, _) = self.table.disk_lost().filter(|_| self.is_rebuilding())?;
         let seconds_left =
             (up_to.saturating_add(self.options.window_ms * 1_000_000)).saturating_sub(self.rebuild.now.0).div_ceil(1_000_000_000);
-        Some(RebuildProgress { seconds_left, shown: self.rebuild.complete(), needed: self.quorums.compared() })
+        let Rebuild { undecided, .. } = self.rebuild;
+        Some(RebuildProgress { seconds_left, shown: self.rebuild.complete(), needed: self.quorums.compared(), undecided })
     }
 
     /// As soon as its clock is known, a replica that lost its disk notes up to when it may have said anything.
@@ -137,7 +146,8 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         // Never below an earlier one.
-        let up_to = now.after_ms(BOUNDS_APART * self.options.time_bound_ms).0.max(1).max(self.table.low_watermark());
+        let bounds = if broken(Mutant::LostBoundShort) { 0 } else { BOUNDS_APART };
+        let up_to = now.after_ms(bounds * self.options.time_bound_ms).0.max(1).max(self.table.low_watermark());
         if broken(Mutant::LostBoundUnlogged) {
             self.table.restore_disk_lost(up_to, true);
             self.table.restore_low_watermark(up_to.saturating_add(1));
@@ -161,7 +171,7 @@ impl<M: StorageBackend> Replica<M> {
             | Message::CommitsReply { .. }
             | Message::TransactionsReply { .. }
             | Message::VersionsReply { .. }
-            | Message::PreparedReply { .. } => Some(message),
+            | Message::UndecidedReply { .. } => Some(message),
             Message::Read { request, .. } | Message::Scan { request, .. } => {
                 self.refuse(from, Subject::Request(request), Refusal::NO_ROOM, out);
                 None
@@ -175,35 +185,36 @@ impl<M: StorageBackend> Replica<M> {
         self.is_rebuilding().then_some(self.rebuild.ask_at)
     }
 
-    /// Asks those who have not shown all that they hold prepared.
-    pub(super) fn step_rebuild(&mut self, now: Time, out: &mut Out<M>) {
-        let Some((up_to, _)) = self.table.disk_lost().filter(|_| self.is_rebuilding() && self.rebuild.ask_at <= now) else { return };
+    /// Asks those who have not shown all that they hold undecided, and ends the rebuilding when there is nothing left to wait for.
+    pub(super) fn step_rebuild(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
+        let Some((up_to, _)) = self.table.disk_lost().filter(|_| self.is_rebuilding() && self.rebuild.ask_at <= now) else { return Ok(()) };
         // Nobody answers before.
-        let until = Time(up_to).after_ms(if broken(Mutant::PreparedShownEarly) { 0 } else { self.options.window_ms });
+        let until = Time(up_to).after_ms(if broken(Mutant::UndecidedShownEarly) { 0 } else { self.options.window_ms });
         if now < until {
             self.rebuild.ask_at = until;
-            return;
+            return Ok(());
         }
         self.rebuild.ask_at = now.after_ms(ASK_MS);
         for replica in self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me) {
             let shown = self.rebuild.shown.entry(replica.index).or_default();
             if shown.all_at_page.is_none() {
-                out.send(Party::Replica(replica), Message::PreparedQuery { up_to, after: shown.up_to });
+                out.send(Party::Replica(replica), Message::UndecidedQuery { up_to, after: shown.up_to });
             }
         }
+        self.end_rebuilding_if_due(now)
     }
 
-    /// Another of the shard lost its disk, and asks what is prepared up to `up_to`. It is told once nothing new is judged there any
-    /// more, which this replica promises on its disk: so nothing comes to what it shows.
-    pub(super) fn on_prepared_query(&mut self, now: Time, from: Party, up_to: u64, after: Option<Place>, out: &mut Out<M>) {
-        let is_early = up_to >= self.watermark(now) && !broken(Mutant::PreparedShownEarly);
-        if is_early || self.served_peer(now, from, Service::Prepared).is_none() {
+    /// Another of the shard lost its disk, and asks what is undecided up to `up_to`. It is told once nothing new is judged there any
+    /// more, which this replica promises on its disk: so nothing comes to what it shows prepared.
+    pub(super) fn on_undecided_query(&mut self, now: Time, from: Party, up_to: u64, after: Option<Place>, out: &mut Out<M>) {
+        let is_early = up_to >= self.watermark(now) && !broken(Mutant::UndecidedShownEarly);
+        if is_early || self.served_peer(now, from, Service::Undecided).is_none() {
             return;
         }
-        if !broken(Mutant::PreparedShownEarly) {
+        if !broken(Mutant::UndecidedShownEarly) {
             self.table.raise_low_watermark(up_to.saturating_add(1));
         }
-        let places = self.table.prepared_up_to(up_to, after);
+        let places = self.shown_up_to(up_to, after);
         let (mut transactions, mut bytes) = (Vec::new(), 0);
         for state in places.iter().filter_map(|place| self.table.get(place.id)) {
             if bytes >= ANSWER_BYTES_ENOUGH || transactions.len() >= TRANSACTIONS_MAX {
@@ -213,12 +224,12 @@ impl<M: StorageBackend> Replica<M> {
             transactions.push(state.transaction.clone());
         }
         let is_last = transactions.len() == places.len();
-        out.send_large(from, Message::PreparedReply { up_to, after, transactions, is_last }, bytes);
+        out.send_large(from, Message::UndecidedReply { up_to, after, transactions, is_last }, bytes);
     }
 
-    /// Another of the shard shows what it holds prepared. This replica may have voted for any of it. What is made up ends like whatever nobody
-    /// else knows.
-    pub(super) fn on_prepared_reply(
+    /// Another of the shard shows what it holds undecided. This replica may have voted for any of it, and the others may need all of themselves to end it. What is
+    /// made up ends like whatever nobody else knows.
+    pub(super) fn on_undecided_reply(
         &mut self,
         now: Time,
         from: Party,
@@ -240,16 +251,22 @@ impl<M: StorageBackend> Replica<M> {
         }
         shown.up_to = transactions.last().map(Place::of).or(shown.up_to);
         let next = shown.up_to;
-        transactions.iter().try_for_each(|transaction| self.hold(now, quota, transaction))?;
+        for transaction in transactions {
+            self.hold(now, quota, transaction)?;
+            let id = transaction.id();
+            if self.table.get(id).is_some_and(|state| state.decision().is_none()) {
+                *self.rebuild.shown_by.entry(id).or_default() += 1;
+            }
+        }
         if !is_last {
-            out.send(Party::Replica(peer), Message::PreparedQuery { up_to, after: next });
+            out.send(Party::Replica(peer), Message::UndecidedQuery { up_to, after: next });
             return Ok(());
         }
         let page = self.catch_up.last_page();
         if let Some(shown) = self.rebuild.shown.get_mut(&peer.index) {
             shown.all_at_page = Some(page);
         }
-        let needed = if broken(Mutant::PreparedOfOne) { 1 } else { self.quorums.compared() };
+        let needed = if broken(Mutant::UndecidedOfOne) { 1 } else { self.quorums.compared() };
         if self.rebuild.complete() == needed {
             self.rebuild.complete_at = Some(now);
             self.catch_up.begin_again(now);
@@ -286,7 +303,7 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let outcome = self.table.remembered_outcome(id).map(|remembered| remembered.decision);
-        if outcome.is_some() || !transaction.keys().any(|key| self.table.holds(key)) {
+        if outcome.is_some() || !transaction.touches(&self.cluster, self.me.shard) {
             return Ok(());
         }
         let record = Record::Voted { transaction: transaction.clone(), vote: Vote::Commit };
@@ -297,27 +314,56 @@ impl<M: StorageBackend> Replica<M> {
         Ok(())
     }
 
-    /// Whether what `peer` shows of a page counts for a replica that rebuilds itself: it has shown before what it holds prepared.
-    pub(super) fn has_shown_prepared(&self, peer: u16, page: u64) -> bool {
+    /// Whether what `peer` shows of a page counts for a replica that rebuilds itself: it has shown before what it holds undecided.
+    pub(super) fn has_shown_undecided(&self, peer: u16, page: u64) -> bool {
         self.rebuild.has_shown_before(peer, page)
     }
 
-    /// Whether enough have shown what they hold prepared, so that versions are compared for the last time.
+    /// Whether enough have shown what they hold undecided, so that versions are compared for the last time.
     pub(super) fn compares_last(&self) -> bool {
-        let needed = if broken(Mutant::PreparedOfOne) { 1 } else { self.quorums.compared() };
-        self.is_rebuilding() && (self.rebuild.complete() >= needed || broken(Mutant::PreparedUnasked))
+        let needed = if broken(Mutant::UndecidedOfOne) { 1 } else { self.quorums.compared() };
+        self.is_rebuilding() && (self.rebuild.complete() >= needed || broken(Mutant::UndecidedUnasked))
     }
 
-    /// Whether anything that this replica holds up to its bound is undecided. It never speaks of that, and where a second replica did not either, nobody
-    /// could end it. But nobody keeps this one silent for ever by showing what does not end.
-    pub(super) fn waits_for_ends(&self, now: Time) -> bool {
-        let Some((up_to, _)) = self.table.disk_lost() else { return false };
+    /// How many transactions are undecided up to its bound that this replica holds open, or that so many others have shown that one of them is correct. It never
+    /// speaks of these. While it is silent, no second one loses its disk, and the others can end them all.
+    fn awaited_ends(&self, up_to: u64) -> usize {
+        let open = self.table.undecided_up_to(up_to, None, u64::MAX).into_iter().map(|place| place.id);
+        let is_undecided = |id: &TransactionId| self.table.get(*id).is_some_and(|state| state.decision().is_none());
+        let shown =
+            self.rebuild.shown_by.iter().filter(|(id, count)| **count >= self.quorums.weak() && is_undecided(id)).map(|(id, _)| *id);
+        open.chain(shown).collect::<BTreeSet<_>>().len()
+    }
+
+    /// What this replica shows of what it holds undecided up to `up_to`, behind that place. What was released counts for as long as others may wait for its end: it may
+    /// be undecided on another shard.
+    fn shown_up_to(&self, up_to: u64, after: Option<Place>) -> Vec<Place> {
+        let released_from = up_to.saturating_sub(WAIT_WINDOWS_MAX * self.options.window_ms * 1_000_000);
+        self.table.undecided_up_to(up_to, after, released_from)
+    }
+
+    /// Whether so many others have shown `id` that one of them is correct. Until it has ended a replica that lost its disk does not release it.
+    pub(super) fn awaits_end_of(&self, id: TransactionId) -> bool {
+        let shown = self.rebuild.shown_by.get(&id).copied().unwrap_or_default();
+        self.is_rebuilding() && shown >= self.quorums.weak() && !broken(Mutant::HeldReleased)
+    }
+
+    /// All versions were compared with enough of those who had shown what they hold undecided.
+    pub(super) fn note_compared(&mut self, now: Time) -> Result<(), StoreError> {
+        self.rebuild.has_compared = true;
+        self.end_rebuilding_if_due(now)
+    }
+
+    /// Ends the rebuilding when nothing is left to wait for. Nobody keeps this replica silent for ever by showing what does not end.
+    fn end_rebuilding_if_due(&mut self, now: Time) -> Result<(), StoreError> {
+        let Some((up_to, true)) = self.table.disk_lost().filter(|_| self.rebuild.has_compared) else { return Ok(()) };
+        self.rebuild.undecided = if broken(Mutant::EndsUnawaited) { 0 } else { self.awaited_ends(up_to) };
         let may_wait = self.rebuild.complete_at.is_some_and(|at| now < at.after_ms(WAIT_WINDOWS_MAX * self.options.window_ms));
-        may_wait && !self.table.prepared_up_to(up_to, None).is_empty()
+        if self.rebuild.undecided > 0 && may_wait { Ok(()) } else { self.end_rebuilding(now) }
     }
 
-    /// All versions were compared with enough of those who had shown what they hold prepared: this replica speaks again.
-    pub(super) fn end_rebuilding(&mut self, now: Time) -> Result<(), StoreError> {
+    /// This replica speaks again.
+    fn end_rebuilding(&mut self, now: Time) -> Result<(), StoreError> {
         let Some((up_to, true)) = self.table.disk_lost() else { return Ok(()) };
         // What was taken over lies below; nothing there is judged, whatever clocks say.
         self.table.raise_low_watermark(self.watermark(now));
@@ -338,6 +384,7 @@ impl<M: StorageBackend> Replica<M> {
 
 #[cfg(test)]
 mod tests {
+    use machine::Outbox;
     use store::{Memory, Options};
     use types::{ClientId, Key, ShardId, Value};
 
@@ -345,6 +392,45 @@ mod tests {
     use crate::replica::ReplicaOptions;
     use crate::testing::one_shard;
     use crate::transaction::Write;
+
+    #[test]
+    fn what_was_logged_or_released_is_shown_until_it_has_ended() {
+        let (cluster, now) = (one_shard(), Time(0).after_ms(1_000_000));
+        let transaction = |key: &str, number: u64| {
+            let write = Write { key: Key::from(key), value: None };
+            Transaction::new(cluster.id(), Timestamp::new(now.0, ClientId(number)), vec![], vec![write]).expect("it is small")
+        };
+        let (logged, voted_down, ended, released) = (transaction("a", 1), transaction("b", 2), transaction("c", 3), transaction("d", 4));
+        let (medium, me) = (Memory::new("shown"), ReplicaId { shard: ShardId(0), index: 0 });
+        let options = ReplicaOptions { window_ms: 2_000, ..ReplicaOptions::default() };
+        let open = || {
+            let store = Store::open(medium.clone(), Options::default()).expect("it opens");
+            Replica::open(cluster.clone(), me, options, store, now).expect("it comes back")
+        };
+        let mut replica = open();
+        let log =
+            |transaction: &Transaction| Record::Logged { transaction: None, id: transaction.id(), decision: Decision::Abort, view: 0 };
+        let voted = [&logged, &voted_down, &ended].map(|one| Record::Voted { transaction: one.clone(), vote: Vote::Abort });
+        let end = Record::Decided { transaction: None, id: ended.id(), decision: Decision::Abort };
+        let prepared = Record::Voted { transaction: released.clone(), vote: Vote::Commit };
+        let release = Record::OrphanReleased { id: released.id(), end: None, versions: Vec::new() };
+        for record in voted.into_iter().chain([log(&logged), log(&ended), end, prepared, release]) {
+            replica.table.store.append_with(|bytes| record.encode(bytes));
+        }
+        replica.table.store.sync().expect("memory does not fail");
+        drop(replica);
+        let (mut replica, mut out) = (open(), Outbox::default());
+        let asks = Party::Replica(ReplicaId { index: 3, ..me });
+        replica.on_undecided_query(now.after_ms(3_000), asks, now.0 + 5, None, &mut out);
+        let [(_, Message::UndecidedReply { transactions, is_last: true, .. })] = &out.sends[..] else { panic!("{:?}", out.sends) };
+        assert_eq!(
+            *transactions,
+            [logged, released],
+            "others may need what is said of them; of what has only a vote against it no more is to be said"
+        );
+        let later = now.0 + (WAIT_WINDOWS_MAX + 1) * options.window_ms * 1_000_000;
+        assert!(replica.shown_up_to(later, None).len() == 1, "what was released long ago has been waited for long enough");
+    }
 
     #[test]
     fn what_was_released_is_held_anew_once_rows_were_given_up() {

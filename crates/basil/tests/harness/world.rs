@@ -923,8 +923,8 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         | Message::TransactionsReply { .. }
         | Message::VersionsQuery { .. }
         | Message::VersionsReply { .. }
-        | Message::PreparedQuery { .. }
-        | Message::PreparedReply { .. } => (Kind::CatchUp, None),
+        | Message::UndecidedQuery { .. }
+        | Message::UndecidedReply { .. } => (Kind::CatchUp, None),
         Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
         Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),

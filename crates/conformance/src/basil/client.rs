@@ -472,9 +472,9 @@ pub(crate) fn describe(message: &Message) -> String {
         Message::TransactionsReply { transactions } => format!("TransactionsReply of {}", transactions.len()),
         Message::VersionsQuery { query } => format!("VersionsQuery {} from {} to {:?}", query.page, query.from, query.to),
         Message::VersionsReply { page, versions, next } => format!("VersionsReply {page} of {} to {next:?}", versions.len()),
-        Message::PreparedQuery { up_to, after } => format!("PreparedQuery up to {up_to} after {after:?}"),
-        Message::PreparedReply { up_to, transactions, is_last, .. } => {
-            format!("PreparedReply of {} up to {up_to}, {}", transactions.len(), if *is_last { "all" } else { "and more" })
+        Message::UndecidedQuery { up_to, after } => format!("UndecidedQuery up to {up_to} after {after:?}"),
+        Message::UndecidedReply { up_to, transactions, is_last, .. } => {
+            format!("UndecidedReply of {} up to {up_to}, {}", transactions.len(), if *is_last { "all" } else { "and more" })
         }
         Message::ReadReply { request, results, prepared, .. } => {
             format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())

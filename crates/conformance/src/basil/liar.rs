@@ -325,7 +325,7 @@ impl Liar {
                 }
             }
             Message::TransactionsReply { transactions } => transactions.extend(self.forged.iter().cloned()),
-            Message::PreparedReply { up_to, after, transactions, is_last } => {
+            Message::UndecidedReply { up_to, after, transactions, is_last } => {
                 // It conceals what it holds, or shows what there is not, or says that there is more without end.
                 transactions.retain(|_| self.random.chance(500));
                 let before = Timestamp::new(up_to.saturating_sub(1), self.victims[0]);

@@ -90,8 +90,8 @@ fn in_message(message: &Message, out: &mut Shown) {
         | Message::TransactionsReply { .. }
         | Message::VersionsQuery { .. }
         | Message::VersionsReply { .. }
-        | Message::PreparedQuery { .. }
-        | Message::PreparedReply { .. }
+        | Message::UndecidedQuery { .. }
+        | Message::UndecidedReply { .. }
         | Message::CommitNotice { .. }
         | Message::Refused { .. } => {}
         Message::Recover { evidence, .. } => evidence.iter().for_each(|vote| in_vote(vote, out)),
