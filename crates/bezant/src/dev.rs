@@ -69,6 +69,7 @@ async fn serve(args: &DevArgs, script: Option<Vec<Statement>>) -> Result<Done, F
     let mut places = Vec::new();
     let map = args.regions.load()?;
     regions::leave(&args.folder, map.as_ref())?;
+    up::take_waiting_keys(&args.folder)?;
     let configs = up::nodes(&args.folder)?;
     let replicas = configs.len();
     for (_, mut config) in configs {

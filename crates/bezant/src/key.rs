@@ -8,11 +8,15 @@ use bezant_client::ENGINES;
 use clap::{Args, Subcommand};
 use config::{Config, NodeConfig, Topology};
 use crypto::SecretKey;
-use types::ReplicaId;
+use types::{Cluster, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::init::{self, Card};
+use crate::node;
 use crate::out;
+
+/// In a replica's folder: the key that waits for a configuration to name it.
+const WAITING: &str = "key.next";
 
 /// What is done with keys.
 #[derive(Debug, Subcommand)]
@@ -25,7 +29,7 @@ pub enum KeyCommand {
         Give the card to who makes the cluster, over a channel on which nobody can change it. The folder is secret.")]
     New(NewArgs),
     /// Puts a key into the folder that `bezant init --members` made for its owner
-    #[command(after_help = "Example:\n\
+    #[command(after_help = "Examples:\n\
         \x20 bezant key use my-key cluster/s0-r3 && bezant node cluster/s0-r3\n\
         \x20 bezant key use new-key cluster/s0-r3 --rotate")]
     Use(UseArgs),
@@ -67,7 +71,7 @@ pub struct UseArgs {
     /// The member's folder of the cluster
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Put it in the place of the member's earlier key, which the operators have changed
+    /// Put it in the place of the member's earlier key. A replica's may be put there before the operators change it: the replica goes on with it when they do
     #[arg(long)]
     rotate: bool,
 }
@@ -106,40 +110,138 @@ fn new(args: &NewArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
-/// Puts a new key and its certificate in the place of the earlier ones, which are kept beside them. A crash in between leaves the old key, or
-/// none with the new one beside it: the same command goes on from there.
+/// Puts a new key in the place of the earlier one, or, in a replica's folder, leaves it until a configuration names it.
 fn rotate(key: &Path, folder: &Path) -> Result<Done, Failure> {
-    let key = key.join("key");
-    let secret = runtime::tls::read_private_key(&key).map_err(|error| Failure::wrong(error.to_string()).at(key.display()))?;
+    let secret = read_secret(&key.join("key"))?;
     let topology = Topology::load(&folder.join("cluster.toml"), ENGINES)?;
+    let own = folder.join("key");
+    if is_in_place(folder) && read_secret(&own)?.public() == secret.public() {
+        return Err(Failure::wrong("this key is in its place already").at(own.display()));
+    }
+    match put_in_place(&secret, &topology, folder)? {
+        Some(name) => eprintln!("{name} has its new key; the earlier one is beside it, and of no use any more. Start it again if it ran"),
+        None if may_wait(&secret, &topology, folder)? => leave_waiting(&secret, folder)?,
+        None => {
+            return Err(Failure::wrong("no configuration that is known here lists this key for a member of this kind")
+                .at(folder.display())
+                .help("apply the configuration that names the new key first; a folder whose member does not run learns of it by bezant config apply --offline"));
+        }
+    }
+    Ok(Done::Well)
+}
+
+/// Whether the member of this folder can begin with the key that is there.
+fn is_in_place(folder: &Path) -> bool {
+    if folder.join("node.toml").exists() { NodeConfig::load(folder, ENGINES).is_ok() } else { Config::load(folder, ENGINES).is_ok() }
+}
+
+/// Whether a key may wait in this folder until a configuration names it: in that of a replica which has its place and goes by new configurations while it runs; and
+/// nobody has or had the key.
+fn may_wait(secret: &SecretKey, topology: &Topology, folder: &Path) -> Result<bool, Failure> {
+    if !folder.join("node.toml").exists() || !node::changes_while_running(topology.engine) {
+        return Ok(false);
+    }
+    NodeConfig::load(folder, ENGINES)?;
+    let public = secret.public();
+    let is_members = |cluster: &Cluster| {
+        cluster.replicas().any(|replica| cluster.replica_key(replica) == Some(&public))
+            || cluster.clients().iter().any(|(_, permission)| permission.public_key == public)
+    };
+    let is_operators = topology.chain.configurations().any(|configuration| configuration.operators.keys.contains(&public));
+    if is_operators || topology.chain.clusters().any(|(_, cluster)| is_members(&cluster)) {
+        return Err(Failure::wrong("somebody has, or had, this key already").at(folder.display()).help("draw another: bezant key new"));
+    }
+    Ok(true)
+}
+
+/// Leaves a key in a replica's folder that no configuration names yet.
+fn leave_waiting(secret: &SecretKey, folder: &Path) -> Result<(), Failure> {
+    let waiting = folder.join(WAITING);
+    let found = waiting.exists().then(|| runtime::tls::read_private_key(&waiting));
+    match found {
+        Some(Ok(found)) if found.public() == secret.public() => {}
+        Some(_) => {
+            return Err(Failure::wrong("another key waits here already").at(waiting.display()).help("remove it first if it is of no use"));
+        }
+        None => {
+            // Whole before it gets its name.
+            let made = folder.join("key.made");
+            if made.exists() {
+                fs::remove_file(&made).attempt("remove the file", made.display())?;
+            }
+            runtime::tls::write_private_key(&made, secret).attempt("write the key", made.display())?;
+            fs::rename(&made, &waiting).attempt("put the key in its place", waiting.display())?;
+        }
+    }
+    init::sync(folder)?;
+    eprintln!("no configuration names this key yet: it waits in {}, and the replica goes on with it when one does", waiting.display());
+    Ok(())
+}
+
+/// Takes the key that waits in a replica's folder, if the one there has lost its place and a configuration that is known there names the other. After a crash in
+/// between, the same goes on from there.
+///
+/// # Errors
+/// When the waiting key is another replica's, or a file cannot be read or written.
+pub fn take_waiting_key(folder: &Path) -> Result<(), Failure> {
+    let waiting = folder.join(WAITING);
+    if !waiting.exists() {
+        return Ok(());
+    }
+    if !is_in_place(folder) {
+        let topology = Topology::load(&folder.join("cluster.toml"), ENGINES)?;
+        put_in_place(&read_secret(&waiting)?, &topology, folder)?;
+    }
+    // Unless it waits for its configuration.
+    let key = |path: &Path| runtime::tls::read_private_key(path).ok().map(|key| key.public());
+    if is_in_place(folder) && key(&waiting) == key(&folder.join("key")) {
+        fs::remove_file(&waiting).attempt("remove the file", waiting.display())?;
+        init::sync(folder)?;
+    }
+    Ok(())
+}
+
+fn read_secret(key: &Path) -> Result<SecretKey, Failure> {
+    runtime::tls::read_private_key(key).map_err(|error| Failure::wrong(error.to_string()).at(key.display()))
+}
+
+/// Puts a new key and its certificate in the place of the earlier ones, which are kept beside them, if a configuration names it for a member of this folder's kind:
+/// gives its name. A crash in between leaves the old key, or none with the old one beside it, or the new one: doing it again goes on from there.
+fn put_in_place(secret: &SecretKey, topology: &Topology, folder: &Path) -> Result<Option<String>, Failure> {
     let cluster = &topology.cluster;
     let replica = cluster.replicas().find(|replica| cluster.replica_key(*replica) == Some(&secret.public()));
     let client = cluster.clients().iter().find(|(_, permission)| permission.public_key == secret.public()).map(|(client, _)| *client);
     let name = match (folder.join("node.toml").exists(), replica, client) {
         (true, Some(replica), _) => replica.to_string(),
         (false, _, Some(client)) => client.to_string(),
-        _ => {
-            return Err(Failure::wrong(format!("configuration {} lists this key for nobody of this kind", topology.chain.version()))
-                .at(folder.display())
-                .help("apply the configuration that names the new key first; this folder learns of it when its member runs, or by bezant config apply"));
-        }
+        _ => return Ok(None),
     };
-    let (old, certificate) = (folder.join("key"), folder.join("certificate.pem"));
     if let Some(replica) = replica {
-        held_the_place(&topology, replica, &secret, folder)?;
+        held_the_place(topology, replica, secret, folder)?;
     }
-    for file in [&old, &certificate] {
-        if file.exists() {
+    // Whole before it gets its name.
+    let made = folder.join("identity.made");
+    if made.exists() {
+        fs::remove_dir_all(&made).attempt("remove the folder", made.display())?;
+    }
+    fs::create_dir(&made).attempt("make the folder", made.display())?;
+    init::identity(&made, secret, &name, cluster.id())?;
+    init::sync(&made)?;
+    let own = folder.join("key");
+    if own.exists() && read_secret(&own)?.public() != secret.public() {
+        for file in [&own, &folder.join("certificate.pem")] {
             let kept = file.with_extension("old");
             fs::rename(file, &kept).attempt("keep the old file", kept.display())?;
         }
     }
-    init::identity(folder, &secret, &name, cluster.id())?;
+    // The key comes last: who finds the new one finds its certificate.
+    for file in ["certificate.pem", "key"] {
+        fs::rename(made.join(file), folder.join(file)).attempt("put the new file in its place", folder.join(file).display())?;
+    }
+    fs::remove_dir(&made).attempt("remove the folder", made.display())?;
     init::sync(folder)?;
-    let loaded = if replica.is_some() { NodeConfig::load(folder, ENGINES).map(drop) } else { Config::load(folder, ENGINES).map(drop) };
-    loaded?;
-    eprintln!("{name} has its new key; the earlier one is beside it, and of no use any more. Start it again if it ran");
-    Ok(Done::Well)
+    if replica.is_some() { NodeConfig::load(folder, ENGINES).map(drop) } else { Config::load(folder, ENGINES).map(drop) }?;
+    Ok(Some(name))
 }
 
 /// Whether the key in `folder` had the replica's place until `secret` got it. Another journal than the last holder's does not know what was said in
@@ -161,8 +263,7 @@ fn held_the_place(topology: &Topology, replica: ReplicaId, secret: &SecretKey, f
 }
 
 fn put(key: &Path, folder: &Path) -> Result<Done, Failure> {
-    let key = key.join("key");
-    let secret = runtime::tls::read_private_key(&key).map_err(|error| Failure::wrong(error.to_string()).at(key.display()))?;
+    let secret = read_secret(&key.join("key"))?;
     let own = folder.join("key");
     if own.exists() {
         return Err(Failure::wrong("this folder has its key already").at(own.display()));

@@ -26,6 +26,7 @@ use types::{Cluster, Party, ReplicaId};
 use crate::confine;
 use crate::evidence::{Keeper, Record, divergences, folder_of, now_ms};
 use crate::failure::{Attempt as _, Done, Failure};
+use crate::key;
 use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
@@ -54,8 +55,12 @@ pub struct NodeArgs {
 
 /// Carries out `bezant node`.
 pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
-    let mut config = NodeConfig::load(&args.folder, bezant_client::ENGINES)?;
-    config.regions = args.regions.load()?;
+    let load = || {
+        let config = NodeConfig::load(&args.folder, bezant_client::ENGINES)?;
+        Ok::<_, Failure>(NodeConfig { regions: args.regions.load()?, ..config })
+    };
+    key::take_waiting_key(&args.folder)?;
+    let mut config = load()?;
     logs::start(&config.settings.log_level, config.settings.log_format)?;
     confine::prepare_for_replicas()?;
     let replica = config.replica;
@@ -63,19 +68,34 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
     // Listened for from the start: coming back from a long journal can be interrupted too.
     let stop = runtime::shutdown::signal();
     let mut stop = pin!(stop);
-    let mut running = tokio::select! {
-        running = Running::start(config, broken_rule, 1) => running?,
-        _ = &mut stop => return Ok(Done::Well),
-    };
-    tokio::select! {
-        cause = &mut stop => {
-            let cause = cause.attempt("listen for signals", replica)?;
-            tracing::info!(%replica, "stopping, asked to by {cause}");
-            running.stop().await?;
-            tracing::info!(%replica, "stopped");
-            Ok(Done::Well)
+    loop {
+        let mut running = tokio::select! {
+            running = Running::start(config, broken_rule, 1) => running?,
+            _ = &mut stop => return Ok(Done::Well),
+        };
+        let failure = tokio::select! {
+            cause = &mut stop => {
+                let cause = cause.attempt("listen for signals", replica)?;
+                tracing::info!(%replica, "stopping, asked to by {cause}");
+                running.stop().await?;
+                tracing::info!(%replica, "stopped");
+                return Ok(Done::Well);
+            }
+            failure = running.failed() => failure,
+        };
+        if !running.is_taken_out() {
+            return Err(failure);
         }
-        failure = running.failed() => Err(failure),
+        if let Err(problem) = running.stop().await.and_then(|()| key::take_waiting_key(&args.folder)) {
+            tracing::warn!(%replica, "cannot go on with another key: {problem}");
+            return Err(failure);
+        }
+        // Where it has no key to go on with, what ended it is told.
+        match load() {
+            Ok(next) => config = next,
+            Err(_) => return Err(failure),
+        }
+        tracing::info!(%replica, "goes on with its new key");
     }
 }
 
@@ -133,6 +153,11 @@ impl Running {
     /// Waits until the replica does all that it is for.
     pub async fn ready(&self) {
         tokio::time::sleep_until(self.ready_at.into()).await;
+    }
+
+    /// Whether another key has its place by now.
+    fn is_taken_out(&self) -> bool {
+        self.newest.borrow().cluster.replica_key(self.replica) != Some(&self.public_key)
     }
 
     /// Waits for an end that nobody asked for.

@@ -15,6 +15,7 @@ use types::{ClusterId, ReplicaId};
 use crate::dev;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::init;
+use crate::key;
 use crate::out;
 use crate::output::tame;
 use crate::process::Process;
@@ -58,9 +59,11 @@ pub struct DownArgs {
 
 /// Carries out `bezant up`.
 pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
-    let nodes = nodes(&args.folder)?;
+    replica_folders(&args.folder)?;
     init::refuse_unfinished(&args.folder)?;
     dev::refuse_running(&args.folder)?;
+    take_waiting_keys(&args.folder)?;
+    let nodes = nodes(&args.folder)?;
     let other_copies = warn_of_other_copies(&args.folder);
     let is_apart = regions(args)?.is_some();
     // Whoever calls may hold locks by open files, which must not last as long as the nodes do.
@@ -108,6 +111,22 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
         }
     }
     Ok(Done::Well)
+}
+
+/// A replica that stopped when its key changed may have the new one waiting in its folder.
+pub fn take_waiting_keys(folder: &Path) -> Result<(), Failure> {
+    let running: Vec<ReplicaId> =
+        noted(folder)?.iter().filter(|(_, process, _)| process.is_running()).map(|(replica, ..)| *replica).collect();
+    for own in replica_folders(folder)? {
+        let name = own.file_name().and_then(|name| replica_from_name(name.to_str()?).ok());
+        // One that runs takes it by itself.
+        if !name.is_some_and(|name| running.contains(&name))
+            && let Err(failure) = key::take_waiting_key(&own)
+        {
+            eprintln!("warning: the key that waits in {} is left there: {failure}", own.display());
+        }
+    }
+    Ok(())
 }
 
 /// The map of injected latency under which the cluster runs, or is to run: all of it under the same.

@@ -217,6 +217,28 @@ fn a_replica_gets_another_key_and_another_is_replaced_while_the_cluster_runs() {
     eventually("it is rebuilt", || place.ask("s0-r2", "/health").is_some_and(|answer| answer.starts_with("serving")));
     eventually("all six vote again, and are believed", || place.run(&["put", "b", "1"]).err.contains("by 6 of 6 replicas"));
     place.run(&["get", "a"]).expect(0).prints("4\n");
+    // A third key waits for its configuration: the replica goes on with it in the same process.
+    let card = place.run(&["key", "new", "third-key", "--replica", "127.0.0.1:1"]).expect(0).out;
+    let third_key = card.split_whitespace().last().expect("its key").to_owned();
+    place.run(&["key", "use", "third-key", "bezant-data/s0-r3", "--rotate"]).expect(0).says("no configuration names this key yet");
+    place.run(&["key", "use", "new-key", "bezant-data/s0-r3", "--rotate"]).expect(2).says("the last one in the place of s0-r1");
+    place.run(&["key", "use", "third-key", "bezant-data/s0-r3", "--rotate"]).expect(0).says("no configuration names this key yet");
+    for key in ["bezant-data/client", "bezant-data/operator", "bezant-data/s0-r4"] {
+        place.run(&["key", "use", key, "bezant-data/s0-r3", "--rotate"]).expect(2);
+    }
+    let process = || place.ask("s0-r3", "/status").and_then(|it| Some(serde_json::from_str::<serde_json::Value>(&it).ok()?["pid"].clone()));
+    let before = process();
+    edit(&place, |text| {
+        let (before, entry) = text.split_once("name = \"s0-r3\"").expect("listed");
+        let (entry, after) = entry.split_once("public_key = \"").expect("it has one");
+        format!("{before}name = \"s0-r3\"{entry}public_key = \"{third_key}{}", &after[64..])
+    });
+    change(&place);
+    eventually("it serves with the new key", || {
+        let log = fs::read_to_string(place.path("bezant-data/s0-r3/node.log")).expect("it logs");
+        log.contains("goes on with its new key") && place.run(&["put", "b", "2"]).err.contains("by 6 of 6 replicas")
+    });
+    assert!(!place.path("bezant-data/s0-r3/key.next").exists() && before.is_some() && process() == before);
     // The folder of the earlier holder keeps nobody from starting the others.
     place.run(&["up"]).expect(0).says("has another key by now");
     drop(joined);

@@ -40,6 +40,7 @@ struct Guest {
     /// How often its key was changed.
     keys: u64,
     is_limited: bool,
+    is_narrow: bool,
 }
 
 impl Guest {
@@ -65,14 +66,15 @@ pub fn run(shared: &Shared, seed: u64) -> Result<(), Failure> {
         let choice = random.below(4);
         let (what, done) = match &mut guest {
             None => {
-                let new = Guest { number: next, keys: 0, is_limited: false };
+                let new = Guest { number: next, keys: 0, is_limited: false, is_narrow: false };
                 next += 1;
                 let done = add(shared, &new);
                 guest = Some(new);
                 ("clients_added", done)
             }
             Some(there) if choice == 0 => ("client_keys_renewed", rotate(shared, there)),
-            Some(there) if choice < 3 && !there.is_limited => ("limits_changed", limit(shared, there)),
+            Some(there) if choice == 1 && !there.is_limited => ("limits_changed", limit(shared, there)),
+            Some(there) if choice == 2 && !there.is_narrow => ("rights_changed", narrow(shared, there)),
             Some(there) => {
                 let done = revoke(shared, there);
                 guest = None;
@@ -118,6 +120,20 @@ fn limit(shared: &Shared, guest: &mut Guest) -> Result<(), Failure> {
     let folder = shared.cluster.member(&guest.name()).display().to_string();
     let large = ["txn", "put soak/a 1; put soak/b 2; put soak/c 3", "--cluster", &folder];
     refused(shared, &large, &["keys_max"])?;
+    writes(shared, guest)
+}
+
+/// From now on it may write and read what begins with `soak/`, and nothing else.
+fn narrow(shared: &Shared, guest: &mut Guest) -> Result<(), Failure> {
+    shared.change(|text| {
+        let text = with_field(text, &guest.entry(), "write", "[\"soak/\"]")?;
+        with_field(&text, &guest.entry(), "read", "[\"soak/\"]")
+    })?;
+    guest.is_narrow = true;
+    let folder = shared.cluster.member(&guest.name()).display().to_string();
+    refused(shared, &["put", "other", "1", "--cluster", &folder], &["no right to write other"])?;
+    refused(shared, &["get", "other", "--cluster", &folder], &["no right to read other"])?;
+    refused(shared, &["scan", "a", "z", "--cluster", &folder], &["no right to read all keys from a to z"])?;
     writes(shared, guest)
 }
 
