@@ -319,7 +319,7 @@ fn propose(args: &ProposeArgs) -> Result<Done, Failure> {
 fn refused(error: &ChainError, place: &Path) -> Failure {
     let failure = Failure::wrong(error.to_string()).at(place.display());
     match error {
-        ChainError::Old { .. } | ChainError::OtherBefore { .. } | ChainError::Fork { .. } => {
+        ChainError::Old { .. } | ChainError::OtherBefore { .. } | ChainError::Fork(_) => {
             failure.help("propose it anew, after the newest one: bezant config propose")
         }
         ChainError::Early { .. } => failure.help("bring this folder up to date first: run any client command with it"),

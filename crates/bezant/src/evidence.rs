@@ -14,6 +14,7 @@ use std::time::SystemTime;
 use bezant_client::{ENGINES, verify_lie};
 use clap::Args;
 use config::{NodeConfig, Topology};
+use crypto::{Chain, Fork};
 use serde_json::{Value, json};
 use types::ClientId;
 
@@ -26,6 +27,8 @@ const EVIDENCE_OF_ONE_MAX: usize = 4;
 /// So many records wait to be written, at most. What is beyond that is counted and logged, and not kept.
 const WAITING_MAX: usize = 16;
 const PREFIX: &str = "lie-";
+/// Who has lied where operators have.
+const OPERATORS: &str = "operators";
 
 /// Whose evidence to show.
 #[derive(Args, Debug)]
@@ -49,14 +52,14 @@ pub struct EvidenceArgs {
 pub struct Record {
     /// When, in milliseconds since 1970.
     pub time_ms: u64,
-    /// Who lied, as `s0-r1` or `c7`.
+    /// Who lied, as `s0-r1`, `c7` or `operators`.
     pub who: String,
     /// Its public key then, in hexadecimal digits, where it is a client: that is refused as long as it has this key.
     pub key: Option<String>,
     /// What it did.
     pub what: String,
-    /// The transaction.
-    pub transaction: String,
+    /// The transaction, if it is about one.
+    pub transaction: Option<String>,
     /// What proves it to everybody, in hexadecimal digits, where it is signed.
     pub proof: Option<String>,
     /// Whether its operator has taken the client in again.
@@ -64,6 +67,19 @@ pub struct Record {
 }
 
 impl Record {
+    /// What is kept of operators who have signed two configurations of one version.
+    pub fn of_fork(fork: &Fork) -> Self {
+        Self {
+            time_ms: now_ms(),
+            who: OPERATORS.to_owned(),
+            key: None,
+            what: fork.to_string(),
+            transaction: None,
+            proof: Some(hex::encode(fork.to_bytes())),
+            is_lifted: false,
+        }
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "time_ms": self.time_ms,
@@ -83,7 +99,7 @@ impl Record {
             who: text("who")?,
             key: text("key"),
             what: text("what")?,
-            transaction: text("transaction")?,
+            transaction: text("transaction"),
             proof: text("proof"),
             is_lifted: json["lifted"].as_bool()?,
         })
@@ -151,7 +167,9 @@ fn keep(folder: &Path, record: &Record) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let known = list(folder)?;
     let of_one = known.found.iter().filter(|(_, other)| other.who == record.who).count();
-    if known.files() >= EVIDENCE_MAX || of_one >= EVIDENCE_OF_ONE_MAX {
+    // An earlier process may have kept the same proof.
+    let is_kept = record.proof.is_some() && known.found.iter().any(|(_, other)| other.proof == record.proof);
+    if known.files() >= EVIDENCE_MAX || of_one >= EVIDENCE_OF_ONE_MAX || is_kept {
         return Ok(());
     }
     write(&folder.join(format!("{PREFIX}{}-{}-{}.json", record.time_ms, record.who, of_one)), &record.to_json())
@@ -292,7 +310,8 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
         out!("{}", json!({ "evidence": evidence, "divergences": divergences::to_json(&wrong), "unreadable": not_read }));
     } else {
         for ((path, record), checked) in found.iter().zip(&checked) {
-            out!("{}: {}: {} (transaction {})", path.display(), record.who, record.what, record.transaction);
+            let about = record.transaction.as_ref().map(|transaction| format!(" (transaction {transaction})")).unwrap_or_default();
+            out!("{}: {}: {}{about}", path.display(), record.who, record.what);
             match checked {
                 Some(Ok(version)) => out!("  proven by its signatures, by the keys of configuration {version}"),
                 Some(Err(why)) => out!("  its signatures prove nothing: {why}"),
@@ -329,10 +348,25 @@ fn check(record: &Record, topology: Option<&Topology>) -> Option<Result<u64, Str
         Ok(bytes) => bytes,
         Err(error) => return Some(Err(error.to_string())),
     };
-    Some(verify_lie(&bytes.into(), topology).and_then(|lie| {
-        let is_same = lie.who.to_string() == record.who && hex::encode(lie.transaction.0) == record.transaction;
-        if is_same { Ok(lie.configuration) } else { Err("they are about something else than the file says".to_owned()) }
-    }))
+    let checked = if record.who == OPERATORS { check_fork(record, bytes, &topology.chain) } else { check_lie(record, bytes, topology) };
+    Some(checked.and_then(
+        |(configuration, is_same)| {
+            if is_same { Ok(configuration) } else { Err("they are about something else than the file says".to_owned()) }
+        },
+    ))
+}
+
+/// By the keys of which configuration a replica's lie is proven, and whether that is what the file says.
+fn check_lie(record: &Record, bytes: Vec<u8>, topology: &Topology) -> Result<(u64, bool), String> {
+    let lie = verify_lie(&bytes.into(), topology)?;
+    let is_same = lie.who.to_string() == record.who && Some(hex::encode(lie.transaction.0)) == record.transaction;
+    Ok((lie.configuration, is_same))
+}
+
+/// The same of operators who have signed two configurations: the version before names them.
+fn check_fork(record: &Record, bytes: Vec<u8>, chain: &Chain) -> Result<(u64, bool), String> {
+    let fork = Fork::verify(&bytes.into(), chain).map_err(|error| error.to_string())?;
+    Ok((fork.version() - 1, fork.to_string() == record.what))
 }
 
 fn lift(name: &str, found: &[(PathBuf, Record)]) -> Result<Done, Failure> {
@@ -358,7 +392,7 @@ mod tests {
             who: who.to_owned(),
             key,
             what: "it lies".to_owned(),
-            transaction: "00".to_owned(),
+            transaction: Some("00".to_owned()),
             proof: None,
             is_lifted: false,
         }
@@ -374,6 +408,11 @@ mod tests {
             keep(&folder, &record("c7", time)).expect("it can be written");
         }
         assert_eq!(found(&folder).len(), EVIDENCE_OF_ONE_MAX);
+        let other = tempfile::tempdir().expect("a folder");
+        for time in 0..2 {
+            keep(other.path(), &Record { proof: Some("01".to_owned()), ..record("s0-r1", time) }).expect("it can be written");
+        }
+        assert_eq!(found(other.path()).len(), 1, "it is the same proof");
         for number in 0..EVIDENCE_MAX as u64 {
             keep(&folder, &record(&format!("s0-r{number}"), 100 + number)).expect("it can be written");
         }

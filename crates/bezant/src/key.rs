@@ -43,7 +43,8 @@ pub struct NewArgs {
     folder: PathBuf,
     #[command(flatten)]
     owner: Owner,
-    /// Where the replica answers HTTP, for monitoring, without encryption or passwords; by default at the next port of its own host alone
+    /// Where the replica answers HTTP, to monitoring and to other replicas that ask how it is, without encryption or passwords; by default at the next port, to
+    /// its own host alone
     #[arg(long, value_name = "IP:PORT", requires = "replica")]
     http: Option<SocketAddr>,
 }

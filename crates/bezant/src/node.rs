@@ -247,7 +247,7 @@ struct Launch {
     latest: Arc<Latest>,
     window: LowPriority,
     newest: watch::Receiver<Newest>,
-    evidence: PathBuf,
+    keeper: Keeper,
 }
 
 impl Launch {
@@ -262,10 +262,16 @@ impl Launch {
         let replica = config.replica;
         let newest = taken.subscribe();
         let file = config.chain_file.clone();
+        let keeper = Keeper::start(folder_of(&config.data)).attempt("start a thread for evidence", replica)?;
+        let (accuser, forks) = (latest.clone(), keeper.clone());
         let changes = wiring::changes_while_running(config.topology.engine).then(|| ChangeOptions {
             chain: config.topology.chain.clone(),
             keep: Box::new(move |chain| config::write_chain(&file, chain)),
             taken,
+            forked: Box::new(move |fork| {
+                accuser.count_misbehavior();
+                forks.keep(Record::of_fork(fork));
+            }),
         });
         let cluster = config.topology.cluster.clone();
         if config.topology.signatures != Signatures::Ed25519 {
@@ -297,8 +303,7 @@ impl Launch {
             delays,
             changes,
         };
-        let evidence = folder_of(&config.data);
-        Ok(Self { replica, public_key: config.secret.public(), options, signer, latest, window, newest, evidence })
+        Ok(Self { replica, public_key: config.secret.public(), options, signer, latest, window, newest, keeper })
     }
 
     /// The same, with so many connections of clients at most.
@@ -315,8 +320,7 @@ impl Launch {
         R::Unsigned: Signable<Message = R::Message> + Send,
         R::Event: Send,
     {
-        let Self { replica, public_key, options, signer, latest, window, newest, evidence } = self;
-        let keeper = Keeper::start(evidence).attempt("start a thread for evidence", replica)?;
+        let Self { replica, public_key, options, signer, latest, window, newest, keeper } = self;
         keep_all(&keeper, latest.post_first(&machine));
         let (looker, accuser, kept) = (latest.clone(), latest.clone(), keeper.clone());
         let known = newest.clone();
@@ -354,7 +358,7 @@ fn record(cluster: &Cluster, who: Liar, what: &str, transaction: &str, proof: Op
         Liar::Client(client) => cluster.permission(client).map(|permission| hex::encode(permission.public_key)),
         Liar::Replica(_) => None,
     };
-    let (what, transaction) = (what.to_owned(), transaction.to_owned());
+    let (what, transaction) = (what.to_owned(), Some(transaction.to_owned()));
     Record { time_ms: now_ms(), who: who.to_string(), key, what, transaction, proof, is_lifted: false }
 }
 

@@ -57,13 +57,13 @@ fn what_is_restored_is_one_moment_of_what_was_there() {
 }
 
 #[test]
-fn a_backup_goes_into_another_engine_and_over_what_was_restored_in_part() {
+fn a_backup_goes_into_another_engine_with_more_faults_and_over_what_was_restored_in_part() {
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
     place.run(&["bench", "rw-u", "--keys", "5000", "--load", "--seconds", "0"]).expect(0);
     let taken = place.run(&["backup", "take", "all.backup", "--json"]).expect(0).json();
-    start_anew(&place, &["--engine", "augustus"]);
+    start_anew(&place, &["--engine", "augustus", "--faults", "2"]);
     // Damage in the last bytes is found before the first row is written.
     let mut bytes = fs::read(place.path("all.backup")).expect("it is there");
     let late = bytes.len() - 10;

@@ -116,6 +116,68 @@ fn a_replica_that_equivocates_leaves_evidence_that_anybody_can_check() {
     }
 }
 
+/// The public key of an operator.
+fn operator(place: &Place, name: &str) -> String {
+    hex::encode(runtime::tls::read_private_key(&place.path("bezant-data").join(name).join("key")).expect("its key").public())
+}
+
+#[test]
+fn operators_who_sign_two_configurations_of_one_version_leave_evidence_that_anybody_can_check() {
+    let place = Place::new();
+    place.init(&["--clients", "3", "--operators", "3"]);
+    place.run(&["up"]).expect(0);
+    // The second operator signs both, as its note of the first is gone.
+    for (client, by) in [("2", ["operator", "operator-2"]), ("3", ["operator-2", "operator-3"])] {
+        place.run(&["config", "propose", "--revoke-client", client, "--out", client]).expect(0);
+        for by in by {
+            place.run(&["config", "sign", client, "--key", &format!("bezant-data/{by}")]).expect(0);
+        }
+        fs::remove_file(place.path("bezant-data/operator-2/signed")).expect("it has signed");
+    }
+    // One replica learns of the one while it is down, the others of the other.
+    place.kill("s0-r5");
+    eventually("it has ended", || place.ask("s0-r5", "/health").is_none());
+    place.run(&["config", "apply", "3", "--offline", "--cluster", "bezant-data/s0-r5"]).expect(0);
+    place.run(&["config", "apply", "2", "--seconds", "1"]).expect(0).prints("configuration 1: 5 of 6 replicas go by it\n");
+    place.run(&["up"]).expect(0);
+    for replica in ["s0-r0", "s0-r5"] {
+        eventually("it keeps the proof", || !kept(&place, replica).is_empty());
+        let status: Json = serde_json::from_str(&place.ask(replica, "/status").expect("it runs")).expect("JSON");
+        assert_eq!(status["misbehaviors"], Json::from(1), "{status}");
+    }
+    // Whoever comes back with the same adds nothing.
+    place.kill("s0-r5");
+    eventually("it has ended", || place.ask("s0-r5", "/health").is_none());
+    place.run(&["up"]).expect(0);
+    let hears_of_it = || place.ask("s0-r5", "/metrics").is_some_and(|metrics| metrics.contains("bezant_misbehaviors_total 1"));
+    eventually("it hears of it again", hears_of_it);
+    place.run(&["down"]).expect(0);
+    fs::create_dir(place.path("elsewhere")).expect("made");
+    fs::copy(place.path("bezant-data/cluster.toml"), place.path("elsewhere/cluster.toml")).expect("copied");
+    let signed = format!("operators: these signed two configurations of version 1: {}\n", operator(&place, "operator-2"));
+    for replica in ["s0-r0", "s0-r5"] {
+        assert_eq!(kept(&place, replica).len(), 1, "{replica}");
+        let listed = place.run(&["evidence", &format!("bezant-data/{replica}")]).expect(1);
+        assert!(
+            listed.out.contains(&signed) && listed.out.contains("proven by its signatures, by the keys of configuration 0"),
+            "{listed:?}"
+        );
+        let file = kept(&place, replica)[0].display().to_string();
+        let shown = place.run(&["evidence", &file, "--cluster", "elsewhere", "--json"]).expect(1).json();
+        assert_eq!(shown["evidence"][0]["proven_by_configuration"], Json::from(0), "{shown}");
+        let tampered = tampered(&place, replica);
+        let refuted = place.run(&["evidence", &tampered, "--cluster", "elsewhere"]).expect(2);
+        assert!(refuted.out.contains("its signatures prove nothing: the signature of operator"), "{refuted:?}");
+        // The same signatures do not speak against another.
+        let mut other: Json = serde_json::from_str(&fs::read_to_string(&file).expect("kept")).expect("JSON");
+        let what = other["what"].as_str().expect("in words").replace(&operator(&place, "operator-2"), &operator(&place, "operator-3"));
+        other["what"] = Json::from(what);
+        fs::write(place.path("other.json"), other.to_string()).expect("written");
+        let refuted = place.run(&["evidence", "other.json", "--cluster", "elsewhere"]).expect(2);
+        assert!(refuted.out.contains("they are about something else than the file says"), "{refuted:?}");
+    }
+}
+
 #[test]
 fn a_client_that_lies_is_refused_by_who_heard_it_until_that_is_lifted() {
     let place = Place::new();

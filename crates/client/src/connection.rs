@@ -162,7 +162,13 @@ impl Connection {
             metrics: metrics.clone(),
             clock: Some(clock.clone()),
             delays,
-            changes: Some(ChangeOptions { chain: config.topology.chain.clone(), keep: keep_in(config.chain_file.clone()), taken }),
+            changes: Some(ChangeOptions {
+                chain: config.topology.chain.clone(),
+                keep: keep_in(config.chain_file.clone()),
+                taken,
+                // Replicas keep evidence; here the log names it.
+                forked: Box::new(|_| {}),
+            }),
         };
         let waiters: Waiters = Arc::default();
         let notices: NoticeSender = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));

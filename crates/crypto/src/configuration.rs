@@ -31,7 +31,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_count, encode_seq
 use types::limits::{SHARD_REPLICAS_MAX, SHARDS_MAX};
 use types::{ClientId, ClientLimits, Cluster, ClusterError, ClusterId, Digest, Key, Permission, Placement};
 
-use crate::{KeyError, SecretKey, Signatures, check_public_key, digest};
+use crate::{Fork, KeyError, SecretKey, Signatures, check_public_key, digest};
 
 /// The most operators.
 pub const OPERATORS_MAX: usize = 64;
@@ -131,11 +131,8 @@ pub enum ChainError {
         version: u64,
     },
     /// Another configuration of this version is known, and enough operators signed this one, too.
-    #[error("another version {version} is known here: operators have signed two of them")]
-    Fork {
-        /// The version.
-        version: u64,
-    },
+    #[error("another version {version} is known here, and operators are to blame: {0}", version = .0.version())]
+    Fork(Box<Fork>),
     /// Too few operators signed.
     #[error("{signed} of the operators have signed, and {needed} must")]
     TooFew {
@@ -408,23 +405,32 @@ impl Chain {
     fn why_not_again(&self, next: &SignedConfiguration, old: ChainError) -> ChainError {
         let (version, id) = (next.configuration.version, self.id());
         // Nobody signs the first one.
-        let Some(at) = version.checked_sub(1).and_then(|before| usize::try_from(before).ok()) else { return old };
-        let mut known = self.configurations().skip(at);
-        let (Some(before), Some(same)) = (known.next(), known.next()) else { return old };
-        if same.digest(id) == next.configuration.digest(id) {
+        let Some(operators) = self.operators_before(version) else { return old };
+        let Some(same) = self.after(version - 1).first() else { return old };
+        if same.configuration.digest(id) == next.configuration.digest(id) {
             return old;
         }
-        match self.check_signatures(next, &before.operators) {
-            Ok(()) => ChainError::Fork { version },
-            Err(_) if broken(Mutant::ForkUnsigned) => ChainError::Fork { version },
+        if next.to_bytes().len() > CONFIGURATION_BYTES_MAX {
+            return ChainError::TooLong;
+        }
+        match self.check_signatures(next, operators) {
             // Whoever goes by another configuration before may know other operators.
-            Err(_) if next.configuration.previous != same.previous => ChainError::OtherBefore { version },
-            Err(error) => error,
+            Err(_) if next.configuration.previous != same.configuration.previous && !broken(Mutant::ForkUnsigned) => {
+                ChainError::OtherBefore { version }
+            }
+            Err(error) if !broken(Mutant::ForkUnsigned) => error,
+            _ => ChainError::Fork(Box::new(Fork::of(operators, same.clone(), next.clone()))),
         }
     }
 
+    /// The operators of whom enough must sign `version`, if the version before is known; nobody signs the first.
+    pub(crate) fn operators_before(&self, version: u64) -> Option<&Operators> {
+        let before = usize::try_from(version.checked_sub(1)?).ok()?;
+        self.configurations().nth(before).map(|before| &before.operators)
+    }
+
     /// Whether enough of `operators` signed `next`, and nobody's signature is bad.
-    fn check_signatures(&self, next: &SignedConfiguration, operators: &Operators) -> Result<(), ChainError> {
+    pub(crate) fn check_signatures(&self, next: &SignedConfiguration, operators: &Operators) -> Result<(), ChainError> {
         let statement = statement(self.id(), &next.configuration.digest(self.id()));
         let mut signers = BTreeSet::new();
         for (operator, signature) in &next.signatures {
@@ -462,7 +468,7 @@ pub fn shared_key(configuration: &Configuration) -> Option<String> {
     configuration.keys().find(|key| !seen.insert(*key)).map(|key| hex_of(&key))
 }
 
-fn hex_of(key: &[u8; 32]) -> String {
+pub(crate) fn hex_of(key: &[u8; 32]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -600,6 +606,7 @@ impl SignedConfiguration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ForkError;
 
     fn secret(number: u8) -> SecretKey {
         SecretKey::from_bytes([number; 32])
@@ -686,7 +693,7 @@ mod tests {
         let early = next(&chain, &[100, 101], |next| next.version = 2);
         assert_eq!(chain.check(&early), Err(ChainError::Early { found: 2, known: 0 }));
         chain.extend(one).expect("it follows");
-        assert_eq!(chain.check(&other), Err(ChainError::Fork { version: 1 }));
+        assert!(matches!(chain.check(&other), Err(ChainError::Fork(fork)) if fork.version() == 1));
         // It says so of operators only by their signatures, and by those of the version before.
         let unsigned = SignedConfiguration { signatures: Vec::new(), ..other.clone() };
         assert_eq!(chain.check_unsigned(&other.configuration), Err(ChainError::Old { found: 1, known: 1 }));
@@ -702,6 +709,51 @@ mod tests {
         assert_eq!(chain.check(&first), Err(ChainError::Old { found: 0, known: 1 }), "nobody signs the first");
         let after_other = next(&chain, &[100, 101], |next| next.previous = other.configuration.digest(chain.id()));
         assert_eq!(chain.check(&after_other), Err(ChainError::OtherBefore { version: 2 }));
+    }
+
+    #[test]
+    fn two_configurations_of_one_version_prove_to_everybody_who_signed_both() {
+        let at_first = chain();
+        let revoked = |next: &mut Configuration| next.clients.clear();
+        let (mut chain, one, other) = (at_first.clone(), next(&at_first, &[100, 101], revoked), next(&at_first, &[101, 102], |_| {}));
+        chain.extend(one.clone()).expect("two of three signed");
+        let Err(ChainError::Fork(fork)) = chain.check(&other) else { panic!("operators signed two") };
+        assert_eq!((fork.version(), fork.signers()), (1, &[secret(101).public()][..]), "the others signed one");
+        // By whoever has the version before, on either side or on none.
+        let bytes = fork.to_bytes();
+        let mut on_the_other_side = at_first.clone();
+        on_the_other_side.extend(other.clone()).expect("two of three signed");
+        for chain in [&at_first, &chain, &on_the_other_side] {
+            assert_eq!(Fork::verify(&bytes, chain).as_ref(), Ok(&*fork));
+        }
+        // Not with one byte changed, wherever it is.
+        for at in 0..bytes.len() {
+            let mut changed = bytes.to_vec();
+            changed[at] ^= 1;
+            assert!(Fork::verify(&changed.into(), &chain).is_err(), "byte {at}");
+        }
+        let proof = |one: &SignedConfiguration, other: &SignedConfiguration| {
+            Fork::of(&chain.first.operators, one.clone(), other.clone()).to_bytes()
+        };
+        assert_eq!(Fork::verify(&proof(&one, &one), &chain), Err(ForkError::NotTwo));
+        // The same one, signed by others.
+        let again = next(&at_first, &[101, 102], revoked);
+        assert_eq!(Fork::verify(&proof(&one, &again), &chain), Err(ForkError::NotTwo));
+        let later = next(&chain, &[101, 102], |_| {});
+        assert_eq!(Fork::verify(&proof(&one, &later), &chain), Err(ForkError::NotTwo));
+        let of_one = next(&at_first, &[101], |_| {});
+        let too_few = ForkError::Refused(ChainError::TooFew { signed: 1, needed: 2 });
+        assert_eq!(Fork::verify(&proof(&one, &of_one), &chain), Err(too_few));
+        let after = next(&chain, &[101, 102], |next| {
+            next.clients.push((ClientId(3), Permission { public_key: secret(51).public(), ..Permission::default() }))
+        });
+        assert_eq!(Fork::verify(&proof(&later, &after), &at_first), Err(ForkError::Unknown { version: 2 }));
+        assert!(Fork::verify(&proof(&later, &after), &chain).is_ok());
+        // Where there is no operator, nobody is to blame.
+        let mut nobody = at_first;
+        nobody.first.operators = Operators::default();
+        let unsigned = [&one, &other].map(|signed| SignedConfiguration { signatures: Vec::new(), ..signed.clone() });
+        assert_eq!(Fork::verify(&proof(&unsigned[0], &unsigned[1]), &nobody), Err(ForkError::Nobody));
     }
 
     #[test]
@@ -764,6 +816,7 @@ mod tests {
         assert!(fits.to_bytes().len() <= CONFIGURATION_BYTES_MAX && CONFIGURATION_BYTES_MAX < too_long.to_bytes().len());
         assert_eq!(chain.check(&too_long), Err(ChainError::TooLong));
         chain.extend(fits).expect("it is not longer than it may be");
+        assert_eq!(chain.check(&too_long), Err(ChainError::TooLong), "nor is it kept as another of a known version");
         // All of them together have a bound of their own.
         chain.bytes = CHAIN_BYTES_MAX;
         let next = next(&chain, &[100, 101], |next| next.clients.clear());

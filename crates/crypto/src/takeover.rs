@@ -59,7 +59,7 @@ impl Fault {
         match error {
             ChainError::Old { .. } | ChainError::Early { .. } => Self::None,
             ChainError::OtherBefore { .. } | ChainError::NoOperators => Self::Apart,
-            ChainError::Fork { .. } => Self::Operators,
+            ChainError::Fork(_) => Self::Operators,
             _ => Self::Lie,
         }
     }

@@ -12,10 +12,13 @@
 //! A configuration proves itself by its signatures. So it does not matter who hands it over, and one correct peer is enough to learn of it.
 //! How it is taken over, and what a peer is handed next, is in [`crypto::takeover`]; this is the shell around that. Replicas hand on what they learn. A client hands over only what its own side brings: there may be thousands of clients.
 //!
+//! Two configurations of one version that enough operators have signed prove that some of these cheat. Whoever is handed the second tells [`ChangeOptions::forked`], and goes
+//! on with the first. So that it is handed the second at all, members whose greetings name one version with different lists hand each other what they go by.
+//!
 //! All get the same bytes, encoded once. What waits to be written of them on all connections has a limit ([`HANDED_BYTES_MAX`]): beyond it clients get
 //! theirs later, one after the other ([`Changes::hand_later`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,11 +28,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 pub use crypto::takeover::Control;
 use crypto::takeover::{AHEAD_MAX, Fault};
-use crypto::{Chain, ChainError, Configuration as Members, Signatures, SignedConfiguration, Takeover, Verifier};
+use crypto::{Chain, ChainError, Configuration as Members, Fork, Signatures, SignedConfiguration, Takeover, Verifier};
 use mutants::{Mutant, broken};
 use tokio::sync::watch;
 use types::codec::{Decode as _, Encode as _};
-use types::{Cluster, ClusterId, Party, ReplicaId};
+use types::{Cluster, ClusterId, Digest, Party, ReplicaId};
 
 use crate::configuration::Configuration;
 use crate::frame::FrameError;
@@ -48,6 +51,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// For so long after a place got another key, what its earlier key signed is dropped without blame: correct members may still pass it on.
 /// Later it counts among what is bad otherwise.
 const BLAMELESS: Duration = Duration::from_secs(60);
+/// At most so many second configurations are told of that operators have signed: the first ones say more than one more would.
+const FORKS_MAX: usize = 4;
 
 /// The newest configuration that a node knows.
 #[derive(Clone, Debug)]
@@ -69,6 +74,9 @@ impl Newest {
 /// Keeps configurations where they outlive the process. What could not be kept is not gone by.
 pub type KeepChain = Box<dyn Fn(&Chain) -> io::Result<()> + Send + Sync>;
 
+/// Told what proves that operators have signed two configurations of one version: each such proof once, and few of them.
+pub type TellOfFork = Box<dyn Fn(&Fork) + Send + Sync>;
+
 /// How a node keeps configurations, and whom it tells.
 pub struct ChangeOptions {
     /// All that are known.
@@ -77,6 +85,8 @@ pub struct ChangeOptions {
     pub keep: KeepChain,
     /// Told what the node goes by from now on.
     pub taken: watch::Sender<Newest>,
+    /// Told when a peer hands over another configuration of a version that is known, and operators have signed both.
+    pub forked: TellOfFork,
 }
 
 impl fmt::Debug for ChangeOptions {
@@ -116,6 +126,9 @@ struct State {
     takeover: Takeover,
     keep: KeepChain,
     taken: watch::Sender<Newest>,
+    forked: TellOfFork,
+    /// The second configurations of which that was told.
+    forks: BTreeSet<Digest>,
 }
 
 impl fmt::Debug for State {
@@ -195,7 +208,13 @@ impl Changes {
         let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
         let (rotated, encoded, runtime) = (Mutex::default(), Mutex::default(), tokio::runtime::Handle::current());
         let (is_client, brought, is_handing) = (matches!(me, Party::Client(..)), AtomicU64::new(0), AtomicBool::new(false));
-        let state = options.map(|ChangeOptions { chain, keep, taken }| State { takeover: Takeover::new(chain), keep, taken });
+        let state = options.map(|ChangeOptions { chain, keep, taken, forked }| State {
+            takeover: Takeover::new(chain),
+            keep,
+            taken,
+            forked,
+            forks: BTreeSet::new(),
+        });
         let changes = Self {
             view,
             state: Mutex::new(state),
@@ -239,12 +258,15 @@ impl Changes {
         self.view().moved.get(&replica).cloned()
     }
 
-    /// A connection was opened by who showed `key` and knows configurations up to `version`; nothing when it is no member any more.
-    pub fn opened(self: &Arc<Self>, link: &Link, key: &[u8; 32], version: u64) -> bool {
+    /// A connection was opened by who showed `key` and goes by `theirs`; nothing when it is no member any more.
+    pub fn opened(self: &Arc<Self>, link: &Link, key: &[u8; 32], theirs: &Configuration) -> bool {
         let guard = self.state();
-        link.peer().knows(version);
+        let (view, version) = (self.view(), theirs.version());
+        // Who goes by another of the same version is handed this node's: the two together prove who is to blame.
+        let is_another = version == view.version && view.configuration.difference(theirs).is_some();
+        link.peer().knows(if is_another { version.saturating_sub(1) } else { version });
         // A configuration that took it out may have been taken over between its greeting and now.
-        if self.view().members.get(key).is_none_or(|(member, _)| *member != link.party().into()) {
+        if view.members.get(key).is_none_or(|(member, _)| *member != link.party().into()) {
             link.close(CloseReason::Removed);
             return false;
         }
@@ -304,6 +326,9 @@ impl Changes {
                 }
                 Fault::Operators => {
                     self.warn(link, &error, "operators signed two configurations of one version, and it goes by the other");
+                    if let ChainError::Fork(fork) = cause {
+                        self.note_fork(fork);
+                    }
                     Ok(())
                 }
                 Fault::Lie => {
@@ -311,6 +336,15 @@ impl Changes {
                     Err(CloseReason::Rejections)
                 }
             },
+        }
+    }
+
+    /// Tells of `fork`, unless it was told before or there were enough: whoever has such a proof may hand it over for ever.
+    fn note_fork(&self, fork: &Fork) {
+        let mut guard = self.state();
+        let Some(state) = guard.as_mut() else { return };
+        if state.forks.len() < FORKS_MAX && state.forks.insert(fork.other_digest(self.id())) {
+            (state.forked)(fork);
         }
     }
 
@@ -553,8 +587,8 @@ mod tests {
 
     const CONNECTIONS: u64 = 40;
 
-    /// A replica whose operators make a configuration of a megabyte.
-    fn changes(links: &Arc<Links>) -> (Arc<Changes>, SignedConfiguration) {
+    /// A replica whose operators make a configuration of a megabyte, and which tells `forked` of two.
+    fn changes(links: &Arc<Links>, forked: TellOfFork) -> (Arc<Changes>, SignedConfiguration) {
         let (cluster, operator) = (cluster(CLUSTER, 3), SecretKey::from_bytes([201; 32]));
         let holder = |replica| Holder {
             public_key: *cluster.replica_key(replica).expect("it has one"),
@@ -569,7 +603,7 @@ mod tests {
         next.clients[0].1.read_prefixes = (0..1_000).map(|number: u16| Key::from(format!("{number:01000}").as_str())).collect();
         let signature = next.sign(CLUSTER, &operators, &operator).expect("an operator");
         let (taken, _) = watch::channel(Newest::of(chain.clone()));
-        let options = ChangeOptions { chain, keep: Box::new(|_| Ok(())), taken };
+        let options = ChangeOptions { chain, keep: Box::new(|_| Ok(())), taken, forked };
         let limits = Limits::default();
         let total = Arc::new(Total::new(limits.incoming_total_bytes_max, 8, Default::default()));
         let verifier = Arc::new(Verifier::new(cluster.clone(), Signatures::Ed25519, 16).expect("the keys are good"));
@@ -582,27 +616,43 @@ mod tests {
     async fn whoever_hands_over_another_configuration_of_a_known_version_lies_unless_operators_signed_it() {
         let metrics = Metrics::default();
         let links = Arc::new(Links::new(Limits::default(), Arc::clone(&metrics.shell)));
-        let (changes, next) = changes(&links);
+        let (tell, told) = std::sync::mpsc::sync_channel(FORKS_MAX);
+        let (changes, next) = changes(&links, Box::new(move |fork| tell.try_send(fork.to_bytes()).expect("they are few")));
         changes.bring(next.clone()).expect("it is signed");
-        let (operator, mut other) = (SecretKey::from_bytes([201; 32]), next.configuration.clone());
-        other.clients.clear();
+        let operator = SecretKey::from_bytes([201; 32]);
         let operators = Operators { needed: 1, keys: vec![operator.public()] };
-        let signature = other.sign(CLUSTER, &operators, &operator).expect("an operator");
-        let hear = |session, signatures| {
+        let hear = |session, other: &Members, signatures| {
             let open = links.open(Party::Client(ClientId(1), Session(session))).expect("there is a place");
             let signed = SignedConfiguration { configuration: other.clone(), signatures };
             changes.hear(&open.link(), Control::Configuration(Box::new(signed)))
         };
-        assert!(matches!(hear(1, Vec::new()), Err(CloseReason::Rejections)));
-        assert!(matches!(hear(2, next.signatures), Err(CloseReason::Rejections)), "that is a signature of something else");
-        assert!(hear(3, vec![signature]).is_ok(), "it is the operators who signed two");
+        let mut other = next.configuration.clone();
+        other.clients.clear();
+        let sign = |other: &Members| vec![other.sign(CLUSTER, &operators, &operator).expect("an operator")];
+        assert!(matches!(hear(1, &other, Vec::new()), Err(CloseReason::Rejections)));
+        assert!(matches!(hear(2, &other, next.signatures), Err(CloseReason::Rejections)), "that is a signature of something else");
+        assert!(told.try_recv().is_err(), "nobody has signed two yet");
+        // It is the operators who signed two; whoever says so again, and on other connections, adds nothing.
+        for session in 3..9 {
+            assert!(hear(session, &other, sign(&other)).is_ok());
+        }
+        let chain = changes.state().as_ref().expect("it may change").takeover.chain().clone();
+        let fork = Fork::verify(&told.try_recv().expect("it is told"), &chain).expect("it proves it");
+        assert_eq!((fork.version(), fork.signers()), (1, &[operator.public()][..]));
+        assert!(told.try_recv().is_err(), "once is enough");
+        // Nor do ever more configurations.
+        for session in 9..30 {
+            other.operators.needed += 1;
+            assert!(hear(session, &other, sign(&other)).is_ok());
+        }
+        assert_eq!(told.try_iter().count(), FORKS_MAX - 1);
     }
 
     #[tokio::test]
     async fn a_long_configuration_reaches_all_and_never_fills_the_memory() {
         let metrics = Metrics::default();
         let links = Arc::new(Links::new(Limits::default(), Arc::clone(&metrics.shell)));
-        let (changes, next) = changes(&links);
+        let (changes, next) = changes(&links, Box::new(|_| {}));
         let party = |session| Party::Client(ClientId(1), Session(session));
         let open: Vec<_> = (0..CONNECTIONS).map(|session| links.open(party(session)).expect("there is a place")).collect();
         changes.bring(next).expect("it is signed");

@@ -49,7 +49,7 @@ pub mod tls;
 pub mod transport;
 mod worked;
 
-pub use changes::{ChangeOptions, Control, KeepChain, Newest, NotTakenOver};
+pub use changes::{ChangeOptions, Control, KeepChain, Newest, NotTakenOver, TellOfFork};
 pub use configuration::Configuration;
 pub use connection::Wire;
 #[cfg(feature = "lab")]

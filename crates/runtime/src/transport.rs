@@ -251,11 +251,11 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 () = stopped(&mut stopping) => return,
             };
             match reached {
-                Ok(Reached { stream, share, key, version }) => {
+                Ok(Reached { stream, share, key, theirs }) => {
                     let Ok(open) = self.links.open(Party::Replica(replica)) else { return };
                     self.set_state(replica, PeerState::Connected);
                     let opened = Instant::now();
-                    self.changes.opened(&open.link(), &key, version);
+                    self.changes.opened(&open.link(), &key, &theirs);
                     let (intake, changes) = (Arc::clone(&self.intake), Arc::clone(&self.changes));
                     let close_reason = connection::run(stream, open.link(), Arc::clone(&share), intake, changes).await;
                     drop(open);
@@ -334,17 +334,15 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             Party::Client(_, session) => Role::Client(session),
         };
         let hello = Greeting::Hello { cluster: self.cluster.id(), configuration: view.configuration, role };
-        let version = match timeout(limit, self.introduce(&mut stream, &hello)).await {
-            Ok(Ok(Greeting::Welcome(theirs))) => {
-                self.compare(&view, &key, Party::Replica(replica), &theirs);
-                theirs.version()
-            }
+        let theirs = match timeout(limit, self.introduce(&mut stream, &hello)).await {
+            Ok(Ok(Greeting::Welcome(theirs))) => theirs,
             Ok(Ok(Greeting::Refused(reason))) => return Err(PeerState::Refused(reason)),
             Ok(Ok(Greeting::Hello { .. })) => return Err(unreachable("it answered a greeting with a greeting".to_owned())),
             Ok(Err(error)) => return Err(unreachable(error)),
             Err(_) => return Err(unreachable("no answer to the greeting".to_owned())),
         };
-        Ok(Reached { stream, share: Arc::clone(share), key, version })
+        self.compare(&view, &key, Party::Replica(replica), &theirs);
+        Ok(Reached { stream, share: Arc::clone(share), key, theirs })
     }
 
     async fn introduce(&self, stream: &mut Stream, hello: &Greeting) -> Result<Greeting, String> {
@@ -474,7 +472,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         match welcome.await {
             Ok(()) => {
                 if let Ok(key) = &key {
-                    self.changes.opened(&open.link(), key, theirs.version());
+                    self.changes.opened(&open.link(), key, &theirs);
                 }
                 Ok((open, Arc::clone(share)))
             }
@@ -549,8 +547,8 @@ struct Reached {
     stream: Stream,
     share: Arc<Share>,
     key: [u8; 32],
-    /// The newest configuration that it knows.
-    version: u64,
+    /// What it goes by.
+    theirs: Configuration,
 }
 
 /// A member, welcomed.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crypto::{Chain, ChainError, Configuration, Holder, Operators, SecretKey, Signatures, SignedConfiguration};
+use crypto::{Chain, ChainError, Configuration, Fork, Holder, Operators, SecretKey, Signatures, SignedConfiguration};
 use runtime::{ChangeOptions, Limits, Newest, NotTakenOver, PeerState};
 use tokio::sync::watch;
 use types::{ClientId, Session};
@@ -47,6 +47,7 @@ struct Changing {
     kept: Arc<AtomicU64>,
     disk_is_well: Arc<AtomicBool>,
     order: Arc<Mutex<Vec<u64>>>,
+    forks: Arc<Mutex<Vec<Fork>>>,
     _newest: watch::Receiver<Newest>,
 }
 
@@ -63,10 +64,13 @@ impl Changing {
             log.lock().expect("nobody panics").push(chain.version());
             Ok(())
         };
-        let changes = ChangeOptions { chain, keep: Box::new(keep), taken };
+        let forks = Arc::<Mutex<Vec<Fork>>>::default();
+        let told = Arc::clone(&forks);
+        let forked = move |fork: &Fork| told.lock().expect("nobody panics").push(fork.clone());
+        let changes = ChangeOptions { chain, keep: Box::new(keep), taken, forked: Box::new(forked) };
         let any = "127.0.0.1:0".parse().expect("an address");
         let server = Server::start_changing(any, Doubler::new(replica(index)), peers, Limits::default(), None, Some(changes)).await;
-        Self { server, kept, disk_is_well, order, _newest: newest }
+        Self { server, kept, disk_is_well, order, forks, _newest: newest }
     }
 
     fn kept(&self) -> u64 {
@@ -120,12 +124,30 @@ async fn a_configuration_that_cannot_be_kept_or_that_nobody_signed_is_not_gone_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_go_by_two_configurations_of_one_version_both_come_to_hold_the_proof() {
+    let [one, other] = [2, 3].map(|client| {
+        let mut chain = chain();
+        chain.extend(without(&chain.clone(), client, &operator())).expect("it is signed");
+        chain
+    });
+    let zero = Changing::start(0, BTreeMap::new(), one).await;
+    let one = Changing::start(1, BTreeMap::from([(replica(0), zero.server.address())]), other).await;
+    for told in [&zero.forks, &one.forks] {
+        eventually("it is told", || !told.lock().expect("nobody panics").is_empty()).await;
+        let told = told.lock().expect("nobody panics");
+        let fork = Fork::verify(&told[0].to_bytes(), &chain()).expect("it proves it to who has neither");
+        assert_eq!((told.len(), fork.version(), fork.signers()), (1, 1, &[operator().public()][..]));
+    }
+    assert_eq!((zero.kept(), one.kept()), (0, 0), "each goes by its own as before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_hands_over_what_its_own_side_brings_and_nothing_else() {
     // Two replicas that do not know where the other is.
     let zero = Changing::start(0, BTreeMap::new(), chain()).await;
     let one = Changing::start(1, BTreeMap::new(), chain()).await;
     let (taken, mut newest) = watch::channel(Newest::of(chain()));
-    let changes = ChangeOptions { chain: chain(), keep: Box::new(|_| Ok(())), taken };
+    let changes = ChangeOptions { chain: chain(), keep: Box::new(|_| Ok(())), taken, forked: Box::new(|_| {}) };
     let replicas = BTreeMap::from([(replica(0), zero.server.address()), (replica(1), one.server.address())]);
     let client = Client::start_changing(replicas, changes);
     let both = |peers: &BTreeMap<_, PeerState>| peers.values().filter(|state| **state == PeerState::Connected).count() == 2;

@@ -238,7 +238,8 @@ pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, engine: 
          data = \"data\"\n\
          # Where peers and clients connect, over mutual TLS.\n\
          listen = \"{listen}\"\n\
-         # Where /health, /status and /metrics are answered, without encryption or passwords: keep it on loopback.\n\
+         # Where /health, /status and /metrics are answered, without encryption or passwords: keep it on\n\
+         # loopback, or on a private network on which the other replicas' hosts reach it.\n\
          http_listen = \"{http}\"\n\
          \n\
          [settings]\n\
