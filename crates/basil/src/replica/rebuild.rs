@@ -201,6 +201,9 @@ impl<M: StorageBackend> Replica<M> {
                 out.send(Party::Replica(replica), Message::UndecidedQuery { up_to, after: shown.up_to });
             }
         }
+        // Of what has ended nothing is kept, however much a liar makes up.
+        let table = &self.table;
+        self.rebuild.shown_by.retain(|id, _| table.get(*id).is_some_and(|state| state.decision().is_none()));
         self.end_rebuilding_if_due(now)
     }
 
