@@ -336,31 +336,37 @@ fn held(lost: &mut Lost) -> Vec<(Key, Timestamp)> {
 
 #[test]
 fn what_it_knows_to_have_committed_is_not_lost_with_the_row_though_nobody_else_knows() {
-    // Of a transaction of two shards, some tell the others that it has committed.
+    // Of transactions of two shards, some tell the others that they have committed.
     let mut lost = Lost::of(members(2));
     assert!(lost.run(60_000));
-    let write = |key: &str| Write { key: Key::from(key), value: Some(Value::from("1")) };
-    let committed = Transaction::new(lost.members.cluster.id(), at(lost.now_ms), vec![], vec![write("a"), write("z")]);
-    let committed = committed.expect("small enough");
-    assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: committed.clone() }).1, [Vote::Commit]);
-    let others: Vec<ReplicaId> = lost.members.cluster.replicas().filter(|other| *other != ME).collect();
-    for other in others {
-        lost.hear(Party::Replica(other), Message::CommitNotice { id: committed.id() });
-    }
+    let commit = |lost: &mut Lost, keys: &[&str]| {
+        let writes = keys.iter().map(|key| Write { key: Key::from(*key), value: Some(Value::from("1")) }).collect();
+        let transaction = Transaction::new(lost.members.cluster.id(), at(lost.now_ms), vec![], writes).expect("small enough");
+        assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: transaction.clone() }).1, [Vote::Commit]);
+        let others: Vec<ReplicaId> = lost.members.cluster.replicas().filter(|other| *other != ME).collect();
+        for other in others {
+            lost.hear(Party::Replica(other), Message::CommitNotice { id: transaction.id() });
+        }
+        transaction
+    };
+    let committed = commit(&mut lost, &["a", "b", "z"]);
+    lost.now_ms += 1_000;
+    let later = commit(&mut lost, &["b", "z"]);
     let all = held(&mut lost);
-    assert_eq!(all, [(Key::from("a"), committed.timestamp())]);
+    assert_eq!(all, [(Key::from("a"), committed.timestamp()), (Key::from("b"), later.timestamp())]);
     for _ in 0..100 {
         lost.now_ms += 1_000;
         lost.step(None);
     }
-    // It has forgotten the transaction but for its end, and loses the row; others hold it prepared all this time.
+    // It has forgotten the transactions but for their ends, and loses a row; others hold the first prepared all this time.
     assert_eq!(lost.replica.load(), (0, 0));
     lost.medium.lose_row(&Key::from("a"));
     (1..5).for_each(|index| lost.other(index).undecided = vec![committed.clone()]);
     lost.crash(lost.now_ms + 10);
     lost.step(None);
-    assert!(lost.replica.is_rebuilding() && held(&mut lost).is_empty());
+    assert!(lost.replica.is_rebuilding() && held(&mut lost) == all[1..]);
     assert!(lost.run(60_000));
+    // What was written over the other key since is in its row, and stays there.
     assert_eq!(held(&mut lost), all);
 }
 

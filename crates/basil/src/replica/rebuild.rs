@@ -283,7 +283,9 @@ impl<M: StorageBackend> Replica<M> {
         let (id, timestamp) = (transaction.id(), transaction.timestamp());
         let has_committed = self.table.remembered_outcome(id).is_some_and(|remembered| remembered.decision == Decision::Commit);
         for write in transaction.writes().iter().filter(|_| has_committed) {
-            let above = Timestamp::above_all_before(timestamp.time.saturating_add(1));
+            // Below the watermark it is known no better than there, and hidden by whatever is newer there.
+            let known_from = timestamp.time.max(self.table.store.watermark().time);
+            let above = Timestamp::above_all_before(known_from.saturating_add(1));
             if self.table.holds(&write.key)
                 && self.table.store.latest_timestamp_before(&write.key, above)?.is_none_or(|own| own < timestamp)
             {
