@@ -9,7 +9,7 @@ use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, Pag
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{ClientLimit, Decision, Message, Refusal, Transaction, Vote};
 use crypto::{BatchSignature, SignedRoot};
-use types::{ClusterId, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{ClusterId, Direction, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::choices::Choices;
 use crate::fixture::{CLUSTER, MILLISECOND, NOW, REPLICAS, SHARDS, Said, VIEWS, fixture, replica};
@@ -327,7 +327,7 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
         17 => {
             let range = range(choices).unwrap_or_else(|| KeyRange::new(Key::from("a"), Key::from("b")).expect("it has keys"));
             let (request, timestamp) = (u64::from(choices.byte()), timestamp(choices));
-            Message::Scan { request, timestamp, range, limit: u32::from(choices.byte()) }
+            Message::Scan { request, timestamp, range, direction: direction(choices), limit: u32::from(choices.byte()) }
         }
         12 => Message::CommitNotice { id: transaction.id() },
         13 => {
@@ -433,26 +433,32 @@ pub fn range(choices: &mut Choices<'_>) -> Option<KeyRange> {
     KeyRange::new(low, high)
 }
 
-/// Rows of a page, in order, and the transactions that they name.
-pub fn scan_rows(choices: &mut Choices<'_>) -> (Vec<ScanRow>, Vec<Transaction>) {
+/// From which end a range is read.
+pub fn direction(choices: &mut Choices<'_>) -> Direction {
+    choices.one_of(&[Direction::Ascending, Direction::Descending])
+}
+
+/// Rows of a page, in this direction, and the transactions that they name.
+pub fn scan_rows(direction: Direction, choices: &mut Choices<'_>) -> (Vec<ScanRow>, Vec<Transaction>) {
     let Message::ReadReply { results, prepared, .. } = read_reply(choices) else { return (Vec::new(), Vec::new()) };
     let mut rows: Vec<ScanRow> = results.into_iter().map(|result| ScanRow { key: Key::from(choices.one_of(&KEYS)), result }).collect();
-    rows.sort_by(|one, other| one.key.cmp(&other.key));
+    rows.sort_by(|one, other| direction.order(&one.key, &other.key));
     rows.dedup_by(|one, other| one.key == other.key);
     (rows, prepared)
 }
 
 /// A page of a range, now and then damaged.
 fn scan_reply(choices: &mut Choices<'_>) -> Message {
-    let (mut rows, prepared) = scan_rows(choices);
+    let direction = direction(choices);
+    let (mut rows, prepared) = scan_rows(direction, choices);
     let end = Key::from(choices.one_of(&["zz", "b", "", "j"]));
     if choices.rarely(8) {
         rows.reverse();
     } else {
-        rows.retain(|row| row.key < end);
+        rows.retain(|row| direction.has_passed(&row.key, &end));
     }
     let request = u64::from(choices.byte());
-    Message::ScanReply { request, clock: NOW, rows, end, prepared, is_promised: request % 4 < 3 }
+    Message::ScanReply { request, clock: NOW, direction, rows, end, prepared, is_promised: request % 4 < 3 }
 }
 
 /// An answer to a read, whichever.

@@ -11,14 +11,19 @@ use basil::{Decision, Message, Transaction, Vote};
 use crypto::BatchSignature;
 use ed25519_zebra::{Signature, VerificationKey};
 use sha2::{Digest as _, Sha256};
-use types::{Cluster, Digest, Key, Placement, ReplicaId, ShardId, TransactionId};
+use types::{Cluster, Digest, Direction, Key, Placement, ReplicaId, ShardId, TransactionId};
 
 /// Whether `message` is to be accepted: every rule, to the letter.
 #[must_use]
 pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
     match message {
         Message::Read { keys, .. } => ascend(keys.iter()),
-        Message::ScanReply { rows, end, .. } => ascend(rows.iter().map(|row| &row.key)) && rows.iter().all(|row| row.key < *end),
+        Message::ScanReply { direction: Direction::Ascending, rows, end, .. } => {
+            ascend(rows.iter().map(|row| &row.key)) && rows.iter().all(|row| row.key < *end)
+        }
+        Message::ScanReply { direction: Direction::Descending, rows, end, .. } => {
+            ascend(rows.iter().rev().map(|row| &row.key)) && rows.iter().all(|row| row.key >= *end)
+        }
         Message::Prepare { .. }
         | Message::Scan { .. }
         | Message::ReadReply { .. }

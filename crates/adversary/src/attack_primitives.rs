@@ -7,7 +7,7 @@ use basil::certificate::{SignedVote, VoteSet, logging_shard};
 use basil::{Decision, Message, Quorums, Read, Transaction, Vote, Write};
 use machine::Time;
 use random::Random;
-use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{ClientId, Cluster, Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::strategy::ClientStrategy;
 
@@ -259,7 +259,10 @@ impl AttackPrimitives {
                     sends.push((Party::Replica(replica), Message::Read { request, timestamp, keys: vec![key.clone()] }));
                 }
                 let (request, range) = (request + 1, range.clone());
-                sends.push((Party::Replica(replica), Message::Scan { request, timestamp, range, limit: OVERSTEP_KEYS_MAX }));
+                sends.push((
+                    Party::Replica(replica),
+                    Message::Scan { request, timestamp, range, direction: Direction::Ascending, limit: OVERSTEP_KEYS_MAX },
+                ));
             }
         }
         sends.extend(self.prepares(&overstepped));

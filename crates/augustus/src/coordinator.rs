@@ -75,7 +75,7 @@ pub enum Output {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// It has committed. Of each query what was found, in their order and with its place among the operations: the rows of a range are those
-    /// of all shards in key order. Nothing where the shards did not keep it, as when it was asked for twice.
+    /// of all shards, in its direction. Nothing where the shards did not keep it, as when it was asked for twice.
     Committed(Option<Vec<(usize, Found)>>),
     /// It has not taken place, because a shard voted so.
     Aborted(AbortReason),
@@ -514,8 +514,8 @@ impl Attempt {
             }
         }
         for (place, found) in &mut results {
-            if let (Found::Rows(rows), Operation::ReadRange(_, rows_max)) = (found, &self.transaction.operations()[*place]) {
-                rows.sort_unstable();
+            if let (Found::Rows(rows), Operation::ReadRange(_, direction, rows_max)) = (found, &self.transaction.operations()[*place]) {
+                rows.sort_unstable_by(|(one, _), (other, _)| direction.order(one, other));
                 rows.truncate(*rows_max as usize);
             }
         }

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use mutants::{Mutant, broken};
 use store::{PageLimits, StorageBackend, Store, StoreError, Version};
 use types::limits::VALUE_BYTES_MAX;
-use types::{Key, Timestamp, Value};
+use types::{Direction, Key, Timestamp, Value};
 
 use crate::limits::ENCODED_PAGE_BYTES_MAX;
 use crate::pages::{PageNumber, index};
@@ -113,7 +113,12 @@ impl Keeper {
         let mut best: BTreeMap<PageNumber, (u64, u8, Vec<Bytes>)> = BTreeMap::new();
         let mut from = Some(Key::default());
         while let Some(low) = from {
-            let page = store.page(&low, None, store.watermark().max(Timestamp::above_all_before(u64::MAX)), READ_LIMITS)?;
+            let page = store.page(
+                (&low, None),
+                Direction::Ascending,
+                store.watermark().max(Timestamp::above_all_before(u64::MAX)),
+                READ_LIMITS,
+            )?;
             from = page.next;
             for (key, version) in page.versions {
                 let Some(part) = version.value.as_ref().and_then(|value| Part::of(&key, value)) else { continue };

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mutants::{Mutant, broken};
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
-use types::{ClientId, Cluster, Digest, Key, KeyRange, ShardId, TransactionId, Value};
+use types::{ClientId, Cluster, Digest, Direction, Key, KeyRange, ShardId, TransactionId, Value};
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
 use crate::limits::{
@@ -371,7 +371,7 @@ impl Executor {
         for (_, operation) in transaction.operations_at(cluster, *shard) {
             match operation {
                 Operation::Compare(key, _) | Operation::Read(key) => locks.push(Lock::Read(key)),
-                Operation::ReadRange(range, _) | Operation::CompareRange(range, _) => {
+                Operation::ReadRange(range, ..) | Operation::CompareRange(range, _) => {
                     locks.extend(cluster.part_of(*shard, range).map(Lock::Range));
                 }
                 Operation::Write(key, _) => locks.push(Lock::Write(key)),
@@ -469,21 +469,25 @@ impl Executor {
     /// What a query finds after `writes`.
     fn query(&self, operation: &Operation, writes: &BTreeMap<&Key, Option<&Value>>, bytes_max: usize) -> Found {
         let Settings { cluster, shard, .. } = &self.settings;
-        let Operation::ReadRange(range, rows_max) = operation else {
+        let Operation::ReadRange(range, direction, rows_max) = operation else {
             return Found::Value(operation.key().and_then(|key| self.at(key, writes)).map(value_of));
         };
         let Some(range) = cluster.part_of(*shard, range) else { return Found::Rows(Vec::new()) };
         let rows_max = (*rows_max as usize).min(RANGE_ROWS_MAX);
-        let mut written = writes.range::<Key, _>(range.low()..range.high()).peekable();
-        let mut stored = self.rows.range(&range).peekable();
+        let mut written = direction.of(writes.range::<Key, _>(range.low()..range.high())).peekable();
+        let stored: Box<dyn Iterator<Item = (&[u8], &[u8])>> = match direction {
+            Direction::Ascending => Box::new(self.rows.range(&range)),
+            Direction::Descending => Box::new(self.rows.range_down(&range)),
+        };
+        let mut stored = stored.peekable();
         let (mut rows, mut bytes) = (Vec::new(), 0);
         // One row more bytes than an answer may have are enough to see that it is too large.
         while rows.len() < rows_max && bytes <= bytes_max {
             let first: &[u8] = match (written.peek(), stored.peek()) {
                 (None, None) => break,
-                (Some((written, _)), Some((stored, _))) => written.as_bytes().min(stored),
+                (Some((written, _)), Some((stored, _))) if direction.order(written.as_bytes(), stored).is_lt() => written.as_bytes(),
+                (_, Some((stored, _))) => stored,
                 (Some((written, _)), None) => written.as_bytes(),
-                (None, Some((stored, _))) => stored,
             };
             let value = stored.next_if(|(key, _)| *key == first).map(|(_, value)| value);
             let value = written.next_if(|(key, _)| key.as_bytes() == first).map_or(value, |(_, value)| value.map(Value::as_bytes));

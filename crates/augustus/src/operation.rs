@@ -2,7 +2,7 @@
 
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_count, encode_sequence};
 use types::limits::SHARDS_MAX;
-use types::{Cluster, ClusterId, Digest, Key, KeyRange, Value};
+use types::{Cluster, ClusterId, Digest, Direction, Key, KeyRange, Value};
 
 use crate::limits::{RANGE_ROWS_MAX, RESULT_BYTES_MAX, RESULT_OVERHEAD_BYTES};
 use crate::transaction::shards_of_range;
@@ -19,8 +19,8 @@ pub enum Operation {
     CompareRange(KeyRange, Vec<RowsSeen>),
     /// Gives the key's value.
     Read(Key),
-    /// Gives the keys of a range that have values, in order, and at most so many.
-    ReadRange(KeyRange, u32),
+    /// Gives the keys of a range that have values, from one of its ends, and at most so many.
+    ReadRange(KeyRange, Direction, u32),
     /// Gives a key its first value. The key must have none.
     Insert(Key, Value),
     /// Gives a key another value. The key must have one.
@@ -50,7 +50,7 @@ impl Operation {
     #[must_use]
     pub fn range(&self) -> Option<&KeyRange> {
         match self {
-            Self::ReadRange(range, _) | Self::CompareRange(range, _) => Some(range),
+            Self::ReadRange(range, ..) | Self::CompareRange(range, _) => Some(range),
             _ => None,
         }
     }
@@ -96,7 +96,7 @@ impl RowsSeen {
 pub enum Found {
     /// The value of a key that was read.
     Value(Option<Value>),
-    /// The rows of a range, in the order of their keys.
+    /// The rows of a range, in the direction in which it was read.
     Rows(Vec<(Key, Value)>),
 }
 
@@ -123,8 +123,9 @@ impl Encode for Operation {
         match self {
             Self::Compare(key, value) => (1u8, key, value.as_ref()).put(out),
             Self::Read(key) => (2u8, key, None).put(out),
-            Self::ReadRange(range, rows_max) => {
-                out.push(3);
+            Self::ReadRange(range, direction, rows_max) => {
+                // Journals and snapshots have the first from before ranges were read from their ends.
+                out.push(if *direction == Direction::Ascending { 3 } else { 9 });
                 range.encode(out);
                 rows_max.encode(out);
             }
@@ -165,12 +166,13 @@ impl Decode for Operation {
         match u8::decode(reader)? {
             1 => Ok(Self::Compare(Key::decode(reader)?, Option::decode(reader)?)),
             2 => Ok(Self::Read(Key::decode(reader)?)),
-            3 => {
+            tag @ (3 | 9) => {
+                let direction = if tag == 3 { Direction::Ascending } else { Direction::Descending };
                 let (range, rows_max) = (KeyRange::decode(reader)?, u32::decode(reader)?);
                 if rows_max as usize > RANGE_ROWS_MAX {
                     return Err(DecodeError::OverLimit("the rows of a range"));
                 }
-                Ok(Self::ReadRange(range, rows_max))
+                Ok(Self::ReadRange(range, direction, rows_max))
             }
             4 => Ok(Self::Insert(Key::decode(reader)?, Value::decode(reader)?)),
             5 => Ok(Self::Write(Key::decode(reader)?, Value::decode(reader)?)),

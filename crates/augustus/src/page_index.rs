@@ -93,6 +93,16 @@ impl PageIndex {
         (chunk + 1 < self.chunks.len()).then_some(Place { chunk: chunk + 1, at: 0 })
     }
 
+    /// The page before another.
+    pub fn previous(&self, place: Place) -> Option<Place> {
+        let Place { chunk, at } = place;
+        if let Some(at) = at.checked_sub(1) {
+            return Some(Place { chunk, at });
+        }
+        let chunk = chunk.checked_sub(1)?;
+        Some(Place { chunk, at: self.chunks[chunk].pages.len() - 1 })
+    }
+
     /// Adds the page that begins with `low`; `false` where there is one.
     pub fn insert(&mut self, low: Key, page: Page) -> bool {
         let beginning = beginning(&low);
@@ -177,6 +187,8 @@ mod tests {
                 if let Some(place) = found {
                     let next = map.range((std::ops::Bound::Excluded(index.low(place)), std::ops::Bound::Unbounded)).next();
                     assert_eq!(index.next(place).map(|place| index.low(place)), next.map(|(low, _)| low));
+                    let previous = map.range(..index.low(place)).next_back();
+                    assert_eq!(index.previous(place).map(|place| index.low(place)), previous.map(|(low, _)| low));
                     assert!(index.from(place).count() <= map.len());
                 }
             }

@@ -132,6 +132,18 @@ impl Rows {
         rows.skip_while(|(key, _)| *key < range.low().as_bytes()).take_while(|(key, _)| *key < range.high().as_bytes())
     }
 
+    /// The same, the highest key first.
+    pub fn range_down<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let begins_above = |place: &Place| self.pages.low(*place) > range.low();
+        let before = move |place: &Place| if begins_above(place) { self.pages.previous(*place) } else { None };
+        let pages = std::iter::successors(Some(self.place(range.high())), before);
+        let rows = pages.flat_map(|place| {
+            let rows: Vec<_> = rows_of(&self.pages.page(place).bytes).map(|row| (row.key, row.value)).collect();
+            rows.into_iter().rev()
+        });
+        rows.skip_while(|(key, _)| *key >= range.high().as_bytes()).take_while(|(key, _)| *key >= range.low().as_bytes())
+    }
+
     /// Gives `key` a value.
     pub fn put(&mut self, key: &Key, value: &Value, directory: &mut Directory) {
         let place = self.place(key);
@@ -288,7 +300,8 @@ mod tests {
             for (low, high) in [(0, 200), (50, 51), (20, 120), (199, 300)] {
                 let range = KeyRange::new(key(low), key(high)).expect("it has keys");
                 let expected = model.range(key(low)..key(high)).map(|(key, value)| (key.as_bytes(), value.as_bytes()));
-                assert!(rows.range(&range).eq(expected));
+                assert!(rows.range(&range).eq(expected.clone()));
+                assert!(rows.range_down(&range).eq(expected.rev()));
             }
             let mut read_back = Rows::default();
             for (low, page) in rows.pages.all() {

@@ -23,7 +23,7 @@ use engine::{
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use mutants::{Mutant, broken};
-use types::{Cluster, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{Cluster, Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::coordinator::{CannotBegin, Coordinator, Outcome, Output};
 use crate::limits::{FINISHING_MAX, RANGE_ROWS_MAX};
@@ -115,8 +115,8 @@ struct UnderWay {
 enum Purpose {
     /// To read these keys.
     Read(Vec<Key>),
-    /// To read so many rows of a range.
-    Scan(KeyRange, usize),
+    /// To read so many rows of a range, from one of its ends.
+    Scan(KeyRange, Direction, usize),
     /// To commit an interactive transaction, which writes or does not.
     Commit(Timestamp, bool),
     /// To run a one-shot transaction, which writes or does not.
@@ -180,12 +180,12 @@ impl Session {
                 let reads = keys.iter().cloned().map(Operation::Read).collect();
                 (Purpose::Read(keys), reads)
             }
-            Wanted::Scan { low, high, limit, .. } => {
+            Wanted::Scan { low, high, direction, limit, .. } => {
                 let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
                     return Some(Ok(nothing(&Purpose::Read(Vec::new()))));
                 };
                 let rows_max = u32::try_from(limit.min(RANGE_ROWS_MAX)).expect("RANGE_ROWS_MAX is less");
-                (Purpose::Scan(range.clone(), limit), vec![Operation::ReadRange(range, rows_max)])
+                (Purpose::Scan(range.clone(), direction, limit), vec![Operation::ReadRange(range, direction, rows_max)])
             }
             Wanted::Commit(commit) => match self.commit(commit) {
                 Ok(Begun::Done(response)) => return Some(Ok(response)),
@@ -428,16 +428,18 @@ fn response(purpose: Purpose, id: TransactionId, outcome: Outcome) -> Result<Res
             let seen = Seen { id, values: found.clone(), rows: None };
             Ok(Response::Found(engine::Found { found, evidence: Evidence::new(seen) }))
         }
-        Purpose::Scan(range, limit) => {
-            let Some(Found::Rows(rows)) = { found }.next() else { return Err(unknown) };
+        Purpose::Scan(range, direction, limit) => {
+            let Some(Found::Rows(mut rows)) = { found }.next() else { return Err(unknown) };
             // There may be more of what was asked for.
             if rows.len() >= RANGE_ROWS_MAX && limit > RANGE_ROWS_MAX {
                 return Err(Refusal::AnswerTooLarge);
             }
             let found = rows.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
             // A scan that found as many as it asked for has seen no further than the last of them.
-            let end = rows.last().filter(|_| rows.len() >= limit).and_then(|(last, _)| last.successor());
-            let range = end.and_then(|end| KeyRange::new(range.low().clone(), end)).unwrap_or(range);
+            let is_cut = rows.len() >= limit && !(direction == Direction::Descending && broken(Mutant::LastRowsUncut));
+            let end = rows.last().filter(|_| is_cut).and_then(|(last, _)| direction.behind(last));
+            let range = end.and_then(|end| direction.read(&range, &end)).unwrap_or(range);
+            rows.sort_unstable();
             let seen = Seen { id, values: Vec::new(), rows: Some((range, rows)) };
             Ok(Response::Found(engine::Found { found, evidence: Evidence::new(seen) }))
         }

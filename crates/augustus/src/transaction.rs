@@ -108,7 +108,7 @@ impl Transaction {
     pub fn is_permitted(&self, permission: &Permission) -> bool {
         self.operations.iter().all(|operation| match operation {
             Operation::Compare(key, _) | Operation::Read(key) => permission.may_read(key),
-            Operation::ReadRange(range, _) | Operation::CompareRange(range, _) => permission.may_read_range(range),
+            Operation::ReadRange(range, ..) | Operation::CompareRange(range, _) => permission.may_read_range(range),
             Operation::Insert(key, _) | Operation::Write(key, _) | Operation::Put(key, _) | Operation::Delete(key) => {
                 permission.may_write(key)
             }
@@ -203,7 +203,7 @@ impl Decode for Transaction {
 
 #[cfg(test)]
 mod tests {
-    use types::Key;
+    use types::{Direction, Key};
 
     use super::*;
 
@@ -224,7 +224,7 @@ mod tests {
         };
         let range = |low: &str, high: &str| {
             let range = KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys");
-            Operation::ReadRange(range, 10)
+            Operation::ReadRange(range, Direction::Descending, 10)
         };
         let read = |key: &str| Operation::Read(Key::from(key));
         for (operations, expected) in [

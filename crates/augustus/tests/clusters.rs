@@ -13,7 +13,7 @@ use machine::turn::{Bounds, NoSigner, Turns};
 use machine::{Input, Time};
 use store::{Crash, Memory, Store};
 use types::codec::{Decode as _, Encode as _};
-use types::{ClientId, Cluster, ClusterId, Key, Party, Permission, Placement, ReplicaId, ShardId, Timestamp, Value};
+use types::{ClientId, Cluster, ClusterId, Direction, Key, Party, Permission, Placement, ReplicaId, ShardId, Timestamp, Value};
 
 const CLUSTER: ClusterId = ClusterId::new([7; 16]);
 const OPTIONS: Options = Options { checkpoint_interval: 8, timeout_ms: 500, pipeline: 4, journal_bytes_max: 1 << 20 };
@@ -216,8 +216,12 @@ impl World {
     }
 
     fn scan(&mut self, party: Party, low: &str, high: &str, limit: usize) -> Result<Found, Refusal> {
-        let (low, high) = (Key::from(low), Key::from(high));
-        match self.ask(party, Request::Scan { timestamp: timestamp(), low, high, limit, mode: ReadMode::Interactive })? {
+        self.scan_in(party, Direction::Ascending, (low, high), limit)
+    }
+
+    fn scan_in(&mut self, party: Party, direction: Direction, (low, high): (&str, &str), limit: usize) -> Result<Found, Refusal> {
+        let (low, high, mode) = (Key::from(low), Key::from(high), ReadMode::Interactive);
+        match self.ask(party, Request::Scan { timestamp: timestamp(), low, high, direction, limit, mode })? {
             Response::Found(found) => Ok(found),
             other => panic!("{other:?}"),
         }
@@ -310,6 +314,25 @@ fn who_scans_and_then_writes_commits_only_if_the_range_is_as_it_was() {
             assert_eq!(world.commit(ALICE, vec![seen.evidence], &[("y", "2")]), expected, "{phantom}");
             assert!(world.submit(BOB, vec![Operation::Delete(Key::from(phantom))]).is_ok());
         }
+    }
+}
+
+#[test]
+fn who_scans_from_the_end_commits_only_if_what_it_saw_is_as_it_was() {
+    for placement in [Placement::Hash, Placement::Ranges(vec![Key::from("m")])] {
+        let mut world = World::new(placement);
+        assert!(world.submit(ALICE, vec![put("b", "1"), put("n", "1"), put("p", "1")]).is_ok());
+        for (phantom, is_seen) in [("c", false), ("o", true), ("q", true)] {
+            let seen = world.scan_in(ALICE, Direction::Descending, ("a", "z"), 2).expect("nobody is in the way");
+            assert_eq!(text(&seen), ["p=1", "n=1"]);
+            assert!(world.submit(BOB, vec![put(phantom, "1")]).is_ok());
+            let expected = if is_seen { Err(Refusal::Conflict) } else { Ok(()) };
+            assert_eq!(world.commit(ALICE, vec![seen.evidence], &[("zz", "2")]), expected, "{phantom}");
+            assert!(world.submit(BOB, vec![Operation::Delete(Key::from(phantom))]).is_ok());
+        }
+        let whole = world.scan_in(ALICE, Direction::Descending, ("a", "z"), 9).expect("nobody is in the way");
+        assert_eq!(text(&whole), ["p=1", "n=1", "b=1"]);
+        assert_eq!(world.commit(ALICE, vec![whole.evidence], &[("zz", "3")]), Ok(()));
     }
 }
 

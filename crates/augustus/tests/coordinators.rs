@@ -8,7 +8,7 @@ use augustus::{
     AbortReason, Answer, Answered, Coordinator, Found, Operation, Order, Outcome, Output, Reply, Request, Signed, Structural, Verdict,
 };
 use crypto::{BatchSignature, Signatures};
-use types::{ClientId, ReplicaId, ShardId, TransactionId, Value};
+use types::{ClientId, Direction, ReplicaId, ShardId, TransactionId, Value};
 
 use crate::harness::{self, Harness, Random, key, value};
 
@@ -191,7 +191,7 @@ impl World {
         if self.random.below(6) == 0 {
             let operations = match self.random.below(2) {
                 0 => ACCOUNTS.map(|account| Operation::Read(key(account))).to_vec(),
-                _ => vec![Operation::ReadRange(harness::range("a", "z"), 100)],
+                _ => vec![Operation::ReadRange(harness::range("a", "z"), Direction::Ascending, 100)],
             };
             self.run(at, operations, Want::Audit);
             return;
@@ -246,8 +246,11 @@ fn money_is_neither_made_nor_lost_though_clients_crash_and_replicas_lie() {
         // Whoever is left meets what the crashed have left, and finishes it.
         let mut audited = world.audits;
         for _ in 0..40 {
-            let id =
-                world.run(0, vec![Operation::ReadRange(harness::range("a", "z"), 100), Operation::Put(key("a3"), value("0"))], Want::Audit);
+            let id = world.run(
+                0,
+                vec![Operation::ReadRange(harness::range("a", "z"), Direction::Ascending, 100), Operation::Put(key("a3"), value("0"))],
+                Want::Audit,
+            );
             while world.step() {}
             if matches!(world.drivers[0].outcomes[&id], Outcome::Committed(_)) {
                 break;

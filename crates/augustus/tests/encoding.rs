@@ -7,7 +7,7 @@ use crypto::Signatures;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use types::codec::{Decode, DecodeError, Encode};
-use types::{ClusterId, Key, KeyRange, ShardId, Value};
+use types::{ClusterId, Direction, Key, KeyRange, ShardId, Value};
 
 use crate::harness::{ALICE, Harness, Random, key, put, range, read, read_range, value};
 
@@ -26,7 +26,9 @@ fn operations() -> impl Strategy<Value = Operation> {
     prop_oneof![
         (keys(), proptest::option::of(values())).prop_map(|(key, value)| Operation::Compare(key, value)),
         keys().prop_map(Operation::Read),
-        (ranges, 0..=RANGE_ROWS_MAX as u32).prop_map(|(range, rows_max)| Operation::ReadRange(range, rows_max)),
+        (ranges, any::<bool>(), 0..=RANGE_ROWS_MAX as u32).prop_map(|(range, is_up, rows_max)| {
+            Operation::ReadRange(range, if is_up { Direction::Ascending } else { Direction::Descending }, rows_max)
+        }),
         (keys(), values()).prop_map(|(key, value)| Operation::Insert(key, value)),
         (keys(), values()).prop_map(|(key, value)| Operation::Write(key, value)),
         (keys(), values()).prop_map(|(key, value)| Operation::Put(key, value)),
@@ -153,7 +155,16 @@ fn a_transaction_is_within_its_limits() {
     bytes.truncate(25);
     bytes.extend(0u32.to_le_bytes());
     assert_eq!(Transaction::from_bytes(bytes.into(), CLUSTER), Err(DecodeError::OverLimit("a transaction")));
-    let too_long = Operation::ReadRange(range("a", "b"), RANGE_ROWS_MAX as u32 + 1);
+    let too_long = Operation::ReadRange(range("a", "b"), Direction::Ascending, RANGE_ROWS_MAX as u32 + 1);
     let bytes = make(vec![too_long]).expect("only its decoder counts").to_bytes();
     assert_eq!(Transaction::from_bytes(bytes.into(), CLUSTER), Err(DecodeError::OverLimit("the rows of a range")));
+}
+
+/// Journals and snapshots of earlier builds hold it.
+#[test]
+fn a_range_read_from_its_beginning_is_written_as_before_there_were_directions() {
+    let bytes = [&[3][..], &range("a", "b").to_bytes(), &100u32.to_bytes()].concat();
+    assert_eq!(read_range("a", "b").to_bytes(), bytes);
+    let from_end = Operation::ReadRange(range("a", "b"), Direction::Descending, 100);
+    assert_eq!(from_end.to_bytes(), [&[9], &bytes[1..]].concat());
 }

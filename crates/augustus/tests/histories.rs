@@ -6,7 +6,7 @@ use augustus::certificate::{Certificate, Vote};
 use augustus::{AbortReason, Answer, Executor, Fetch, Found, Operation, Piece, Reply, Request, Snapshot, Structural, Transaction, Verdict};
 use bytes::Bytes;
 use crypto::Signatures;
-use types::{ClientId, Cluster, Key, KeyRange, TransactionId, Value};
+use types::{ClientId, Cluster, Direction, Key, KeyRange, TransactionId, Value};
 
 use crate::harness::{Harness, Random, key, range, signed_vote, value};
 
@@ -30,8 +30,8 @@ fn interpret(cluster: &Cluster, rows: &mut BTreeMap<Key, Value>, operations: &[O
         match operation {
             Operation::Compare(..) | Operation::CompareRange(..) => {}
             Operation::Read(key) => found.push(Found::Value(after.get(key).cloned())),
-            Operation::ReadRange(range, rows_max) => {
-                let inside = after.range(range.low().clone()..range.high().clone()).take(*rows_max as usize);
+            Operation::ReadRange(range, direction, rows_max) => {
+                let inside = direction.of(after.range(range.low().clone()..range.high().clone())).take(*rows_max as usize);
                 found.push(Found::Rows(inside.map(|(key, value)| (key.clone(), value.clone())).collect()));
             }
             Operation::Insert(key, _) if after.contains_key(key) => return Err(place),
@@ -65,7 +65,8 @@ fn random_operation(random: &mut Random, prefix: &str, keys: usize, new: &str) -
             let other = random_key(random, prefix, keys);
             let (low, high) = if key < other { (key, other) } else { (other, key.successor().expect("short")) };
             let range = types::KeyRange::new(low, high).expect("the end is above the beginning");
-            Operation::ReadRange(range, random.below(30) as u32)
+            let direction = if random.below(2) == 0 { Direction::Ascending } else { Direction::Descending };
+            Operation::ReadRange(range, direction, random.below(30) as u32)
         }
         3 => Operation::Insert(key, value(new)),
         4 => Operation::Write(key, value(new)),
@@ -100,7 +101,7 @@ fn one_shard_does_what_one_transaction_after_the_other_would() {
             };
             assert_eq!(harness.run(0, &transaction), expected, "seed {seed}: {transaction:?}");
         }
-        let whole = harness.transaction(AUTHORS[0], 2, 1, vec![Operation::ReadRange(range("a", "z"), 4_096)]);
+        let whole = harness.transaction(AUTHORS[0], 2, 1, vec![Operation::ReadRange(range("a", "z"), Direction::Ascending, 4_096)]);
         assert_eq!(harness.run(0, &whole), Verdict::Commit(Some(vec![Found::Rows(rows.into_iter().collect())])));
     }
 }
@@ -225,7 +226,7 @@ impl World {
         for (_, operation) in track.transaction.operations_at(&self.harness.cluster, types::ShardId(shard)) {
             let keys: Vec<Key> = match operation {
                 Operation::Compare(key, _) | Operation::Read(key) => vec![key.clone()],
-                Operation::ReadRange(range, _) => self.versions.keys().filter(|key| range.contains(key)).cloned().collect(),
+                Operation::ReadRange(range, ..) => self.versions.keys().filter(|key| range.contains(key)).cloned().collect(),
                 _ => continue,
             };
             // Alone on its shard it has already written by now, so the version before its own.
@@ -240,8 +241,8 @@ impl World {
                     None
                 }
                 Operation::Read(key) => Some(Found::Value(seen(key).1)),
-                Operation::ReadRange(_, rows_max) => {
-                    let rows = keys.iter().filter_map(|key| Some((key.clone(), seen(key).1?)));
+                Operation::ReadRange(_, direction, rows_max) => {
+                    let rows = direction.of(keys.iter()).filter_map(|key| Some((key.clone(), seen(key).1?)));
                     Some(Found::Rows(rows.take(*rows_max as usize).collect()))
                 }
                 _ => None,

@@ -4,7 +4,7 @@ use augustus::certificate::{Certificate, EndedStatement, SettledStatement, Signe
 use augustus::limits::{BATCH_RESULT_BYTES_MAX, PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
 use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Reply, Request, Signed, Structural, Unreadable, Verdict};
 use crypto::Signatures;
-use types::{ShardId, Value};
+use types::{Direction, ShardId, Value};
 
 use crate::harness::{ALICE, BOB, CAROL, Harness, found, is_conflict_with, key, put, range, read, read_range, signed_vote, value};
 
@@ -147,14 +147,15 @@ fn a_range_shows_what_its_transaction_did_before_and_no_more_rows_than_asked_for
         put("bb", "5"),
         Operation::Delete(key("c")),
         read_range("a", "d"),
-        Operation::ReadRange(range("a", "z"), 2),
-        Operation::ReadRange(range("a", "z"), 0),
+        Operation::ReadRange(range("a", "z"), Direction::Ascending, 2),
+        Operation::ReadRange(range("a", "d"), Direction::Descending, 2),
+        Operation::ReadRange(range("a", "z"), Direction::Ascending, 0),
         put("b", "6"),
         read_range("b", "z"),
     ];
     let transaction = harness.transaction(ALICE, 1, 1, operations);
     let verdict = harness.run(0, &transaction);
-    assert_eq!(found(&verdict), ["a=1 b=2 bb=5", "a=1 b=2", "", "b=6 bb=5 d=4"].map(|text| Some(text.to_owned())));
+    assert_eq!(found(&verdict), ["a=1 b=2 bb=5", "a=1 b=2", "bb=5 b=2", "", "b=6 bb=5 d=4"].map(|text| Some(text.to_owned())));
 }
 
 #[test]

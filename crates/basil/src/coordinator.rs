@@ -713,8 +713,8 @@ impl Machine for Coordinator {
             Input::Command(Command::Read { operation, timestamp, keys, mode }) => {
                 self.on_read_command(now, operation, timestamp, keys, self.options.mode(mode), outbox);
             }
-            Input::Command(Command::Scan { operation, timestamp, range, limit, mode }) => {
-                self.on_scan_command(now, operation, (timestamp, range), limit, self.options.mode(mode), outbox);
+            Input::Command(Command::Scan { operation, timestamp, range, direction, limit, mode }) => {
+                self.on_scan_command(now, operation, (timestamp, range), (direction, limit), self.options.mode(mode), outbox);
             }
             Input::Command(Command::CommitReads { operation, transaction, .. }) if self.options.read_only != ReadOnly::Validated => {
                 self.on_commit_command(now, Some(operation), transaction, Vec::new(), outbox);
@@ -735,10 +735,10 @@ impl Machine for Coordinator {
                         let is_promised = is_promised || broken(Mutant::UnpromisedCounted);
                         self.on_read_reply(now, from, request, (results, &prepared, is_promised), outbox);
                     }
-                    Message::ScanReply { request, clock, rows, end, prepared, is_promised } => {
+                    Message::ScanReply { request, clock, direction, rows, end, prepared, is_promised } => {
                         self.note_clock(now, from, request, clock);
                         let is_promised = is_promised || broken(Mutant::UnpromisedCounted);
-                        self.on_scan_reply(now, from, request, (rows, end), (prepared, is_promised), outbox);
+                        self.on_scan_reply(now, from, request, (direction, rows, end), (prepared, is_promised), outbox);
                     }
                     Message::ClockReply { asked_at, clock } => {
                         self.take_clock(now, from, Time(asked_at), clock);

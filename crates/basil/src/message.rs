@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crypto::{Claim, Compress, Rejection, SignatureClaims, SignatureCompression};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SCAN_ROWS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
-use types::{Cluster, Key, KeyRange, Timestamp, TransactionId};
+use types::{Cluster, Direction, Key, KeyRange, Timestamp, TransactionId};
 
 pub(crate) use self::catching_up::{COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, are_in_order, value_bytes};
 use self::deciding::justification_claims;
@@ -70,6 +70,8 @@ pub enum Message {
         timestamp: Timestamp,
         /// The keys. The replica answers for those of its shard.
         range: KeyRange,
+        /// From which end.
+        direction: Direction,
         /// How many keys with values are enough.
         limit: u32,
     },
@@ -79,9 +81,11 @@ pub enum Message {
         request: u64,
         /// What the replica's clock showed when it was asked, in nanoseconds.
         clock: u64,
-        /// Each key, in strict order, of which it has a version or something prepared.
+        /// From which end of the range it is, as asked.
+        direction: Direction,
+        /// Each key, in strict order in that direction, of which it has a version or something prepared.
         rows: Vec<ScanRow>,
-        /// Up to where, from the beginning of the range, these are all.
+        /// Up to where, in that direction, these are all.
         end: Key,
         /// The prepared transactions that the rows name, each once.
         prepared: Vec<Transaction>,
@@ -342,8 +346,9 @@ impl SignatureClaims for Message {
             Self::Read { keys, .. } if !keys.is_sorted_by(|key, next| key < next) => {
                 Err(Rejection::Structure("the keys of a read are not in strict order"))
             }
-            Self::ScanReply { rows, end, .. }
-                if !rows.is_sorted_by(|row, next| row.key < next.key) || rows.last().is_some_and(|last| last.key >= *end) =>
+            Self::ScanReply { direction, rows, end, .. }
+                if !rows.is_sorted_by(|row, next| direction.order(&row.key, &next.key).is_lt())
+                    || rows.last().is_some_and(|last| !direction.has_passed(&last.key, end)) =>
             {
                 Err(Rejection::Structure("the keys of a range are not in strict order"))
             }
@@ -570,18 +575,20 @@ impl Compress for Message {
                 encode_sequence(versions, out);
                 next.encode(out);
             }
-            Self::Scan { request, timestamp, range, limit } => {
+            Self::Scan { request, timestamp, range, direction, limit } => {
                 out.push(26);
                 request.encode(out);
                 timestamp.encode(out);
                 range.encode(out);
+                direction.encode(out);
                 limit.encode(out);
             }
-            Self::ScanReply { request, clock, rows, end, prepared, is_promised } => {
+            Self::ScanReply { request, clock, direction, rows, end, prepared, is_promised } => {
                 out.reserve(rows.iter().map(ScanRow::bytes_about).sum());
                 out.push(27);
                 request.encode(out);
                 clock.encode(out);
+                direction.encode(out);
                 encode_sequence(rows, out);
                 end.encode(out);
                 encode_sequence(prepared, out);
@@ -670,11 +677,13 @@ impl Compress for Message {
                 request: u64::decode(reader)?,
                 timestamp: Timestamp::decode(reader)?,
                 range: KeyRange::decode(reader)?,
+                direction: Direction::decode(reader)?,
                 limit: u32::decode(reader)?,
             },
             27 => Self::ScanReply {
                 request: u64::decode(reader)?,
                 clock: u64::decode(reader)?,
+                direction: Direction::decode(reader)?,
                 rows: reader.sequence("a range's keys", SCAN_ROWS_MAX)?,
                 end: Key::decode(reader)?,
                 prepared: reader.sequence("prepared transactions", SCAN_ROWS_MAX)?,

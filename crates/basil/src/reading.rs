@@ -32,7 +32,7 @@ pub struct ReadFound {
 pub struct RangeFound {
     /// The keys that it read.
     pub range: KeyRange,
-    /// Of those, in order, all that have values; and those whose values were taken by what is prepared and not yet known to have committed.
+    /// Of those, in the direction of the scan, all that have values; and those whose values were taken by what is prepared and not yet known to have committed.
     pub found: Vec<ReadFound>,
     /// How many others are known to have been deleted, up to the end of the last page; not counted in reads of the past.
     pub deleted: usize,

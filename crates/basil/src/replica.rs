@@ -199,8 +199,8 @@ impl<M: StorageBackend> Replica<M> {
         }
         match message {
             Message::Read { request, timestamp, keys } => self.on_read(now, since, from, (request, timestamp), &keys, out),
-            Message::Scan { request, timestamp, range, limit } => {
-                self.on_scan(now, since, from, (request, timestamp), (&range, limit), out)
+            Message::Scan { request, timestamp, range, direction, limit } => {
+                self.on_scan(now, since, from, (request, timestamp), (&range, direction, limit), out)
             }
             Message::ClockQuery { asked_at, journal: _ } => {
                 out.send(from, Message::ClockReply { asked_at, clock: self.table.clock(now) });

@@ -161,13 +161,13 @@ impl<D: Driver> Session<D> {
                 self.under_way.insert(operation, UnderWay::Private);
                 Ok(Begun::Command(command.numbered(operation)))
             }
-            Request::Scan { timestamp, low, high, limit, mode } => {
+            Request::Scan { timestamp, low, high, direction, limit, mode } => {
                 let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
                     let evidence = Evidence::new(ReadEvidence { timestamp, mode, what: What::Keys(Vec::new()) });
                     return Ok(Begun::Done(Response::Found(Found { found: Vec::new(), evidence })));
                 };
                 self.under_way.insert(operation, UnderWay::Read(timestamp, mode));
-                Ok(Begun::Command(Command::Scan { operation, timestamp, range, limit, mode }))
+                Ok(Begun::Command(Command::Scan { operation, timestamp, range, direction, limit, mode }))
             }
             Request::Submit { .. } => Err(engine::Refusal::Unsupported(request.capability())),
         }

@@ -7,7 +7,7 @@ use basil::{Command, Coordinator, CoordinatorOptions, Event, Message, Transactio
 use crypto::leaf;
 use engine::ReadMode;
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time};
-use types::{ClientId, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, Value};
+use types::{ClientId, Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, Value};
 
 use crate::harness::members::{Members, members};
 
@@ -153,8 +153,8 @@ fn whoever_is_not_connected_is_asked_last() {
             let (timestamp, keys, mode) = (TIMESTAMP, vec![Key::from("a")], ReadMode::ReadOnly);
             let asked = client.command(Command::Read { operation, timestamp, keys, mode });
             assert!(asked.sends.len() == 4 && !absent(&asked), "{:?}", asked.sends);
-            let (range, limit) = (KeyRange::new(Key::from("a"), Key::from("b")).expect("a range"), 1);
-            let asked = client.command(Command::Scan { operation: operation + 10, timestamp, range, limit, mode });
+            let (range, direction) = (KeyRange::new(Key::from("a"), Key::from("b")).expect("a range"), Direction::Ascending);
+            let asked = client.command(Command::Scan { operation: operation + 10, timestamp, range, direction, limit: 1, mode });
             assert!(asked.sends.len() == 4 && !absent(&asked), "{:?}", asked.sends);
         }
     }

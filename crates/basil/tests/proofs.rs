@@ -12,7 +12,7 @@ use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Wr
 use crypto::{BatchSignature, Rejection, Verifier, leaf};
 use types::codec::{Decode, DecodeError, Encode};
 use types::limits::{SHARDS_MAX, TRANSACTION_RANGES_MAX};
-use types::{ClientId, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{ClientId, Direction, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::harness::members::{Members, members};
 
@@ -167,7 +167,11 @@ impl Desk {
         });
         let page = page.to_vec();
         let rows = ["", "a", "aa"].into_iter().zip(results.iter().cloned());
-        let rows = rows.map(|(key, result)| ScanRow { key: Key::from(key), result }).collect();
+        let rows: Vec<ScanRow> = rows.map(|(key, result)| ScanRow { key: Key::from(key), result }).collect();
+        let scan_page = |direction, rows, end: &str| {
+            let (end, prepared) = (Key::from(end), vec![other.clone()]);
+            Message::ScanReply { request: 5, clock: 6, direction, rows, end, prepared, is_promised: true }
+        };
         let range = |low: &str, high: &str| KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys");
         let ranges = vec![range("a", "b"), range("d", "z")];
         let (reads, writes) = (transaction.reads().to_vec(), transaction.writes().to_vec());
@@ -202,8 +206,15 @@ impl Desk {
             Message::VersionsReply { page: 3, versions: page, next: Some(Key::from("b")) },
             Message::UndecidedQuery { up_to: 9, after: Some(Place { timestamp: transaction.timestamp(), id }) },
             Message::UndecidedReply { up_to: 9, after: None, transactions: vec![transaction.clone()], is_last: true },
-            Message::Scan { request: 5, timestamp: transaction.timestamp(), range: range("", "b"), limit: 3 },
-            Message::ScanReply { request: 5, clock: 6, rows, end: Key::from("b"), prepared: vec![other.clone()], is_promised: true },
+            Message::Scan {
+                request: 5,
+                timestamp: transaction.timestamp(),
+                range: range("", "b"),
+                direction: Direction::Descending,
+                limit: 3,
+            },
+            scan_page(Direction::Ascending, rows.clone(), "b"),
+            scan_page(Direction::Descending, rows.into_iter().rev().collect(), ""),
             Message::Prepare { transaction: scanner },
             Message::ClockQuery { asked_at: 7, journal: None },
             Message::ClockQuery { asked_at: 7, journal: Some(JournalEnd { lost_up_to: 8, batches: 9 }) },
@@ -573,18 +584,19 @@ fn what_is_said_twice_is_refused_before_its_signatures_are_checked() {
     let proofs = (0..SHARDS_MAX).map(|_| ShardProof::Votes(desk.votes(0, id, Vote::Commit, 0..6))).collect();
     let certificate = Arc::new(Certificate { id, decision: Decision::Commit, proof: Proof::Fast(proofs) });
     let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
-    let row = |key: &str| ScanRow { key: Key::from(key), result: result.clone() };
+    let row = |key: &&str| ScanRow { key: Key::from(*key), result: result.clone() };
+    let page = |direction, keys: &[&str], end: &str| {
+        let (rows, end) = (keys.iter().map(row).collect(), Key::from(end));
+        Message::ScanReply { request: 1, clock: 1, direction, rows, end, prepared: vec![], is_promised: true }
+    };
     for message in [
         Message::Read { request: 1, timestamp: transaction.timestamp(), keys: vec![Key::from("a"); 2] },
-        Message::ScanReply {
-            request: 1,
-            clock: 1,
-            rows: vec![row("a"), row("a")],
-            end: Key::from("b"),
-            prepared: vec![],
-            is_promised: true,
-        },
-        Message::ScanReply { request: 1, clock: 1, rows: vec![row("b")], end: Key::from("b"), prepared: vec![], is_promised: true },
+        page(Direction::Ascending, &["a", "a"], "b"),
+        page(Direction::Ascending, &["b", "a"], "c"),
+        page(Direction::Ascending, &["b"], "b"),
+        page(Direction::Descending, &["b", "b"], "a"),
+        page(Direction::Descending, &["a", "b"], ""),
+        page(Direction::Descending, &["b", "a"], "aa"),
         Message::Recover { transaction: transaction.clone(), evidence: vec![vote(), vote()] },
         Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false },
         Message::Decided { certificate },

@@ -6,7 +6,7 @@ use basil::message::{KeyVersion, PageVersion, Unsigned};
 use basil::{Decision, Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write, rebuild};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use store::{Memory, Options, Store};
-use types::{ClientId, Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, Value};
+use types::{ClientId, Direction, Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, Value};
 
 use crate::harness::members::{Members, members};
 
@@ -169,7 +169,7 @@ fn a_replica_that_lost_its_disk_is_silent_until_it_is_rebuilt() {
     let (now_ms, now) = (lost.now_ms, at(lost.now_ms));
     let read = || Message::Read { request: 1, timestamp: now, keys: vec![Key::from("a")] };
     let all = KeyRange::new(Key::from("a"), Key::from("z")).expect("not empty");
-    let scan = || Message::Scan { request: 2, timestamp: now, range: all.clone(), limit: 9 };
+    let scan = || Message::Scan { request: 2, timestamp: now, range: all.clone(), direction: Direction::Ascending, limit: 9 };
     for asked in [read(), scan()] {
         let (said, _) = lost.hear(AUTHOR, asked);
         assert!(matches!(said.as_slice(), [Message::Refused { refusal: Refusal::Overloaded { .. }, .. }]), "{said:?}");

@@ -63,7 +63,9 @@ scripts! {
     a_range_is_read_up_to_where_enough_replies_are_complete
     a_range_may_depend_on_what_is_prepared
     a_range_of_a_committed_transaction_is_protected_after_a_crash
+    a_range_over_two_shards_is_read_from_its_end
     a_range_over_two_shards_is_read_in_order
+    a_range_read_from_its_end_is_covered_down_to_where_enough_replies_are_complete
     a_range_that_missed_a_committed_write_is_voted_down
     a_range_that_missed_a_prepared_write_is_voted_down
     a_range_with_a_hidden_write_is_not_validated
@@ -90,10 +92,12 @@ scripts! {
     a_replica_that_missed_a_commit_learns_of_it_within_seconds
     a_replica_that_never_voted_votes_for_a_known_outcome
     a_replica_that_stops_early_costs_a_question
+    a_replica_that_stops_early_from_the_end_costs_a_question
     a_replica_without_a_decision_logs_before_it_elects
     a_restarted_replica_votes_down_writes_below_the_write_floor
     a_resurrected_transaction_gets_no_vote
     a_scan_finds_the_keys_that_have_values
+    a_scan_from_the_end_finds_the_last_keys_that_have_values
     a_shard_that_is_not_the_logging_shard_refuses_to_log
     a_silent_leader_costs_one_view
     a_slow_commit_is_logged_on_the_logging_shard_only
@@ -122,6 +126,7 @@ scripts! {
     abort_slow_path_with_f_plus_1_votes
     abort_votes_are_no_evidence_of_authorship
     after_a_restart_nobody_is_charged_for_what_others_brought
+    a_write_into_what_was_read_from_the_end_is_voted_down
     an_abort_in_one_shard_aborts_in_all
     an_aborted_dependency_aborts_its_readers
     an_acknowledged_commit_outlives_its_journal_segment

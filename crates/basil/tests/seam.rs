@@ -12,7 +12,7 @@ use engine::{
     Ask, Capability, ClusterClock, CommitPath, CommitRequest, Evidence, Found, Proof as _, ReadMode, Refusal, Request, Response, Tell,
 };
 use machine::{Input, Machine, Outbox, Time};
-use types::{ClientId, Key, Party, ReplicaId, ShardId, Timestamp, Value};
+use types::{ClientId, Direction, Key, Party, ReplicaId, ShardId, Timestamp, Value};
 
 use crate::harness::members::{Members, members};
 
@@ -33,7 +33,8 @@ fn answer(request: Request) -> Result<Response, Refusal> {
 #[test]
 fn a_range_without_keys_has_nothing_in_it() {
     for (low, high, limit) in [("a", "a", 1), ("b", "a", 1), ("a", "b", 0)] {
-        let scan = Request::Scan { timestamp: NOW, low: Key::from(low), high: Key::from(high), limit, mode: ReadMode::ReadOnly };
+        let (low, high, direction) = (Key::from(low), Key::from(high), Direction::Ascending);
+        let scan = Request::Scan { timestamp: NOW, low, high, direction, limit, mode: ReadMode::ReadOnly };
         let Ok(Response::Found(found)) = answer(scan) else { panic!("it answers") };
         assert!(found.found.is_empty());
         let commit = CommitRequest { timestamp: NOW, reads: vec![found.evidence], writes: Vec::new() };

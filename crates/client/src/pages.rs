@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::ReadMode;
-use types::{Key, Timestamp, Value};
+use types::{Direction, Key, KeyRange, Timestamp, Value};
 
 use crate::{AsOf, Client, Error, Refusal, Transaction};
 
@@ -23,29 +23,37 @@ pub struct Pages {
     as_of: AsOf,
     /// The moment, once the first page was read there.
     place: Option<(Timestamp, ReadMode)>,
-    /// Where the next page begins, if there may be one.
-    next: Option<Key>,
-    high: Key,
+    direction: Direction,
+    /// What is not read yet, if anything may be there.
+    left: Option<KeyRange>,
     size: PageSize,
 }
 
 impl Pages {
     pub(crate) fn new(client: Client, low: Key, high: Key, as_of: AsOf) -> Self {
-        Self { client, as_of, place: None, next: Some(low), high, size: PageSize { rows: ROWS_FIRST, rows_max: ROWS_MAX } }
+        let (direction, left) = (Direction::Ascending, KeyRange::new(low, high));
+        Self { client, as_of, place: None, direction, left, size: PageSize { rows: ROWS_FIRST, rows_max: ROWS_MAX } }
     }
 
-    /// The next rows, in order; none when there are no more. After an error, the same page may be asked for again.
+    /// The same from the end of the range: the highest keys first.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self { direction: Direction::Descending, ..self }
+    }
+
+    /// The next rows, in order, or from the end where it is [reversed](Self::reversed); none when there are no more. After an error, the same page may be asked for again.
     ///
     /// # Errors
     /// [`Refusal::NotKept`] in [`Error::Refused`] when the replicas no longer keep the moment (their `window_ms`). Else as [`Client::read_as_of`].
     pub async fn next(&mut self) -> Result<Option<Vec<(Key, Value)>>, Error> {
-        while let Some(low) = self.next.clone() {
+        while let Some(left) = self.left.clone() {
             let rows = self.size.rows;
-            match self.page(&low, rows).await {
+            match self.page(&left, rows).await {
                 Ok((timestamp, found)) => {
                     // From its first page on the moment is known to have been right.
                     self.place = Some((timestamp, ReadMode::AsOf));
-                    self.next = found.last().filter(|_| found.len() == rows).and_then(|(key, _)| key.successor());
+                    let end = found.last().filter(|_| found.len() == rows).and_then(|(last, _)| self.direction.behind(last));
+                    self.left = end.and_then(|end| self.direction.left(&left, &end));
                     let bytes: usize = found.iter().map(|(key, value)| key.as_bytes().len() + value.as_bytes().len()).sum();
                     self.size.after(bytes);
                     return Ok((!found.is_empty()).then_some(found));
@@ -61,12 +69,12 @@ impl Pages {
     }
 
     /// What it reads is final, and nothing is left to be committed.
-    async fn page(&self, low: &Key, rows: usize) -> Result<(Timestamp, Vec<(Key, Value)>), Error> {
+    async fn page(&self, left: &KeyRange, rows: usize) -> Result<(Timestamp, Vec<(Key, Value)>), Error> {
         let connection = self.client.connection();
         let once = || async move {
             let place = self.place.map_or_else(|| connection.as_of(self.as_of), Ok)?;
             let txn = Transaction::begin(Arc::clone(connection), None).reading_as_of(place);
-            Ok((place.0, txn.scan(low.clone(), self.high.clone(), rows).await?))
+            Ok((place.0, txn.scan_in(self.direction, Some(left.clone()), rows).await?))
         };
         Ok(self.client.retried(once).await?.0)
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use engine::{Commit, CommitRequest, Evidence, Operation, ReadMode, Refusal, Request, Response, Work};
-use types::{Key, Timestamp, Value};
+use types::{Direction, Key, KeyRange, Timestamp, Value};
 
 use crate::admission::Slot;
 use crate::connection::Connection;
@@ -112,29 +112,39 @@ impl Transaction {
     /// [`Error::Refused`] with [`Refusal::Unsupported`] on an engine that cannot read ranges, and with [`Refusal::AnswerTooLarge`] where the
     /// range holds more than a transaction can carry. Else any [`Error`]; a conflict shows at the commit, not here.
     pub async fn scan(&self, low: impl Into<Key>, high: impl Into<Key>, limit: usize) -> Result<Vec<(Key, Value)>, Error> {
-        let (low, high) = (low.into(), high.into());
-        if low >= high || limit == 0 {
-            return Ok(Vec::new());
-        }
-        self.connection.may_read_range(&low, &high)?;
+        self.scan_in(Direction::Ascending, KeyRange::new(low.into(), high.into()), limit).await
+    }
+
+    /// The last `limit` keys from `low` (included) to `high` (excluded) that have values, the highest first, with their values. What the
+    /// transaction has seen is the range from the last of them on; another that writes before it is no conflict where the engine can tell.
+    ///
+    /// # Errors
+    /// As [`Transaction::scan`].
+    pub async fn scan_last(&self, low: impl Into<Key>, high: impl Into<Key>, limit: usize) -> Result<Vec<(Key, Value)>, Error> {
+        self.scan_in(Direction::Descending, KeyRange::new(low.into(), high.into()), limit).await
+    }
+
+    pub(crate) async fn scan_in(&self, direction: Direction, range: Option<KeyRange>, limit: usize) -> Result<Vec<(Key, Value)>, Error> {
+        let Some(range) = range.filter(|_| limit > 0) else { return Ok(Vec::new()) };
+        let (low, high) = (range.low(), range.high());
+        self.connection.may_read_range(low, high)?;
         // Its own deletions may take as many out of what the cluster holds.
         let deleted = {
             let slot = self.slot();
             let progress = slot.as_ref().ok_or_else(ended)?;
-            progress.writes.range(&low..&high).filter(|(_, value)| value.is_none()).count()
+            progress.writes.range(low..high).filter(|(_, value)| value.is_none()).count()
         };
         let place = self.place().await?;
         let (timestamp, mode, asked) = (self.take_timestamp(), self.mode, limit.saturating_add(deleted));
-        let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), limit: asked, mode };
+        let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), direction, limit: asked, mode };
         let found = self.read(place, request).await?;
         let slot = self.slot();
         let progress = slot.as_ref().ok_or_else(ended)?;
-        // Of what lies after the last key found, nothing is known.
-        let is_whole = found.len() < asked;
-        let end = found.last().cloned().filter(|_| !is_whole);
-        let keys = found.iter().chain(progress.writes.range(&low..&high).map(|(key, _)| key));
-        let mut keys: Vec<&Key> = keys.filter(|key| end.as_ref().is_none_or(|end| *key <= end)).collect();
-        keys.sort_unstable();
+        // Of what lies behind the last key found, nothing is known.
+        let last = found.last().filter(|_| found.len() >= asked);
+        let keys = found.iter().chain(progress.writes.range(low..high).map(|(key, _)| key));
+        let mut keys: Vec<&Key> = keys.filter(|key| last.is_none_or(|last| direction.order(*key, last).is_le())).collect();
+        keys.sort_unstable_by(|one, other| direction.order(*one, *other));
         keys.dedup();
         let entries = keys.into_iter().filter_map(|key| Some((key.clone(), progress.known(key)?.clone()?)));
         Ok(entries.take(limit).collect())

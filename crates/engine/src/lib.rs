@@ -55,7 +55,7 @@
 //!
 //! use engine::{Ask, Capabilities, Evidence, Found, Profile, ReadMode, Refusal, Request, Response, Session, Statistics, Tell};
 //! use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
-//! use types::{ClientId, Key, Timestamp, Value};
+//! use types::{ClientId, Direction, Key, Timestamp, Value};
 //!
 //! static ALONE: Profile = Profile {
 //!     name: "alone",
@@ -119,7 +119,8 @@
 //! let mut outbox = Outbox::default();
 //! let read = Request::Read { timestamp, keys: vec![Key::from("a")], mode: ReadMode::ReadOnly };
 //! alone.step(Time(1), Input::Command(Ask { operation: 7, request: read }), &mut outbox);
-//! let scan = Request::Scan { timestamp, low: Key::from("a"), high: Key::from("b"), limit: 10, mode: ReadMode::ReadOnly };
+//! let (low, high, direction) = (Key::from("a"), Key::from("b"), Direction::Ascending);
+//! let scan = Request::Scan { timestamp, low, high, direction, limit: 10, mode: ReadMode::ReadOnly };
 //! alone.step(Time(2), Input::Command(Ask { operation: 8, request: scan }), &mut outbox);
 //! assert!(matches!(&outbox.events[0], Tell::Response { operation: 7, outcome: Ok(Response::Found(_)) }));
 //! let Tell::Response { outcome: Err(refusal), .. } = &outbox.events[1] else { panic!("it cannot scan") };

@@ -47,7 +47,7 @@ pub enum Response {
 /// What reading found.
 #[derive(Debug)]
 pub struct Found {
-    /// For a read every key asked for, each once; for a scan the keys that have values, in key order.
+    /// For a read every key asked for, each once; for a scan the keys that have values, in its direction.
     pub found: Vec<(Key, Option<Value>)>,
     /// To be handed back with the commit.
     pub evidence: Evidence,

@@ -1,6 +1,6 @@
 //! What is asked of a session.
 
-use types::{Key, Timestamp, Value};
+use types::{Direction, Key, Timestamp, Value};
 
 use crate::offer::Capability;
 use crate::opaque::{Evidence, Private};
@@ -31,7 +31,7 @@ pub enum Request {
         /// What is known of the transaction: some engines then ask in another way.
         mode: ReadMode,
     },
-    /// Read the keys of a range that have values, in order. Answered by [`Response::Found`](crate::Response::Found).
+    /// Read the keys of a range that have values, from one of its ends. Answered by [`Response::Found`](crate::Response::Found).
     Scan {
         /// The transaction's timestamp.
         timestamp: Timestamp,
@@ -39,6 +39,8 @@ pub enum Request {
         low: Key,
         /// The first key after the range.
         high: Key,
+        /// From which end to read it.
+        direction: Direction,
         /// How many keys to give at most.
         limit: usize,
         /// What is known of the transaction.

@@ -71,6 +71,9 @@ mutants! {
     RangeValidatedByFew: "ranges", "one replica fewer than 3f+1 validates a range";
     RangeOfOne: "ranges", "a range is covered up to where one reply is complete";
     RangeUncut: "ranges", "a range counts as read to its end, though its reader stopped before";
+    RangeCutAtWrongEnd: "ranges", "a range that was read from its end counts as read from its beginning, up to where its reader stopped";
+    RangeRaisedAtWrongEnd: "ranges", "a range that is read from its end leaves its read timestamp at the other end";
+    DescentBeginsTooLow: "ranges", "the base table is read from its end without the rows that stand with the first of them";
     RangeContradicted: "ranges", "a transaction commits though one of its reads and one of its ranges tell of a key otherwise";
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
@@ -293,6 +296,7 @@ mutants! {
     StructuralOverRangeLock: "Augustus, table 2", "a key is inserted or deleted beside a pending range elsewhere on the shard, where structural locks are on all of it";
     ComparisonSkipped: "Augustus §3.1", "comparisons are not made";
     RangeComparisonSkipped: "Augustus §3.1", "a range is not compared with what was seen of it";
+    LastRowsUncut: "Augustus §3.1", "a range counts as read to its beginning, though its reader came from its end and stopped before";
     RightsUnasked: "Augustus, rights", "a client reads and writes what it has no right to";
     PendingShown: "Augustus, rights", "a pending transaction is shown to those who may not read all it touches";
     AnyoneRuns: "Augustus, authorship", "a client runs transactions in another's name";
@@ -370,6 +374,7 @@ mutants! {
     ReadUnsettled: "Sentinel's transactions", "a leader answers what only reads as of its state, though another may lead by now";
     SeenUnchecked: "Sentinel's transactions", "a transaction commits though what it read has changed";
     RangeUnchecked: "Sentinel's transactions", "a transaction commits though its range has a key that it did not see";
+    LastKeysUncut: "Sentinel's transactions", "a range counts as read to its beginning, though its reader came from its end and stopped before";
     CommittedAgain: "Sentinel's transactions", "a commit that is asked for again takes place again";
     ConflictUnnoted: "Sentinel's transactions", "that a commit was turned down is not noted, and whoever asks for it again may commit";
     UnknownTakenForUndone: "Sentinel's transactions", "a commit that may have taken place in a session that is gone is asked for again in another";

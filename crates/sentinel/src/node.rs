@@ -1,6 +1,6 @@
 //! A node of the tree, and its leaf in the digest.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::hash::BuildHasher as _;
 use std::ops::Bound;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use jute::{Acl, Stat};
+use types::Direction;
 
 use crate::digest::{Leaf, Profile, WideSum};
 
@@ -114,6 +115,26 @@ fn quick_hash(name: &str) -> u64 {
     FixedState::with_seed(0).hash_one(name)
 }
 
+/// A name that is next in its set. Of several, the greatest is the one that comes first.
+#[derive(PartialEq, Eq)]
+struct NextName<'a> {
+    name: &'a str,
+    set: usize,
+    direction: Direction,
+}
+
+impl Ord for NextName<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.direction.order(other.name, self.name)
+    }
+}
+
+impl PartialOrd for NextName<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Children {
     /// Adds a name; false when it is there already.
     pub(crate) fn insert(&mut self, name: &str, profile: Profile) -> bool {
@@ -156,17 +177,17 @@ impl Children {
         self.0.iter().flat_map(|names| &names.shards).flat_map(|shard| shard.iter()).map(AsRef::as_ref)
     }
 
-    /// The names from `low` (included) to `high` (excluded), in order.
-    pub(crate) fn between(&self, low: String, high: String) -> impl Iterator<Item = &str> {
+    /// The names from `low` (included) to `high` (excluded), in this direction.
+    pub(crate) fn between(&self, low: String, high: String, direction: Direction) -> impl Iterator<Item = &str> {
         let range = (Bound::Included(&*low), Bound::Excluded(&*high));
         let shards = self.0.iter().filter(|_| low < high).flat_map(|names| &names.shards);
-        let mut sets: Vec<_> = shards.map(|shard| shard.range::<str, _>(range)).collect();
-        // Of each set the next name, the lowest first.
-        let mut next: BinaryHeap<Reverse<(&str, usize)>> =
-            sets.iter_mut().enumerate().filter_map(|(at, set)| Some(Reverse((&**set.next()?, at)))).collect();
+        let mut sets: Vec<_> = shards.map(|shard| direction.of(shard.range::<str, _>(range))).collect();
+        // Of each set the next name, on top the one that comes first.
+        let mut next: BinaryHeap<NextName<'_>> =
+            sets.iter_mut().enumerate().filter_map(|(set, names)| Some(NextName { name: names.next()?, set, direction })).collect();
         std::iter::from_fn(move || {
-            let Reverse((name, at)) = next.pop()?;
-            next.extend(sets[at].next().map(|name| Reverse((&**name, at))));
+            let NextName { name, set, .. } = next.pop()?;
+            next.extend(sets[set].next().map(|name| NextName { name, set, direction }));
             Some(name)
         })
     }
@@ -431,10 +452,17 @@ mod tests {
         assert_eq!((many.len(), many.names().count(), many.sum()), (2 * SPLIT_AT, 2 * SPLIT_AT, many.recomputed(profile)));
         assert!(many.remove("17", profile) && !many.remove("17", profile));
         assert!(copy.names().any(|name| name == "17") && !many.has_the_same_names(&copy));
-        let some: Vec<&str> = many.between("17".to_owned(), "1720".to_owned()).collect();
+        let some: Vec<&str> = many.between("17".to_owned(), "1720".to_owned(), Direction::Ascending).collect();
         let mut sorted: Vec<&str> = many.names().filter(|name| ("17".."1720").contains(name)).collect();
         sorted.sort_unstable();
-        assert!(some.len() > 20 && some == sorted && many.between("b".to_owned(), "a".to_owned()).next().is_none());
+        let mut down: Vec<&str> = many.between("17".to_owned(), "1720".to_owned(), Direction::Descending).collect();
+        down.reverse();
+        assert!(
+            some.len() > 20
+                && some == sorted
+                && down == sorted
+                && many.between("b".to_owned(), "a".to_owned(), Direction::Ascending).next().is_none()
+        );
         let mut few = Children::default();
         many.names().filter(|name| name.len() == 1).for_each(|name| assert!(few.insert(name, profile)));
         for number in 0..2 * SPLIT_AT {

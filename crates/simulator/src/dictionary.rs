@@ -9,7 +9,7 @@ use random::Named;
 use types::{ReplicaId, ShardId};
 
 use crate::faults::FaultKind;
-use crate::setting::{Clocks, ReplicaFault, Rights, Setting, Verifiers};
+use crate::setting::{Clocks, Placing, ReplicaFault, Rights, Setting, Verifiers};
 use crate::system::{EngineSetting as _, System};
 
 /// What stands for an empty list.
@@ -43,6 +43,7 @@ pub fn describe<S: System>(setting: &Setting<S>) -> Vec<String> {
         format!("segment-bytes={}", setting.segment_bytes_max),
         format!("verifiers={}", setting.verifiers.name()),
         format!("rights={}", setting.rights.name()),
+        format!("placement={}", setting.placement().name()),
     ];
     words.extend(setting.engine.describe());
     words
@@ -83,6 +84,7 @@ fn apply_kernel<S: System>(setting: &mut Setting<S>, key: &str, value: &str) -> 
         "segment-bytes" => set(&mut setting.segment_bytes_max, number(value, 1_024, 1 << 30)),
         "verifiers" => set(&mut setting.verifiers, one::<Verifiers>(value)),
         "rights" => set(&mut setting.rights, one::<Rights>(value)),
+        "placement" => set(&mut setting.placement, one::<Placing>(value)),
         _ => return None,
     })
 }

@@ -58,7 +58,7 @@ pub use queue::Queue;
 pub use report::{Counts, Report, Violation, Violations};
 pub use scenario::{EVERYTHING, FaultClass, Scenario, ScenarioKind, scenario};
 pub use self_test::BrokenRule;
-pub use setting::{Clocks, ReplicaFault, Rights, Setting, Verifiers};
+pub use setting::{Clocks, Placing, ReplicaFault, Rights, Setting, Verifiers};
 pub use shrink::{Smallest, shrink, shrink_with, subsets};
 pub use system::{
     Checker, Client, Clients, EngineCounts, EngineSetting, Goal, Heard, Liar, Lies, NetworkAdversary, Next, Outcomes, Scene, System,

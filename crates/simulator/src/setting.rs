@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use random::Random;
-use types::{ReplicaId, ShardId};
+use types::{Key, Placement, ReplicaId, ShardId};
 
 use crate::dictionary;
 use crate::faults::FaultKind;
@@ -23,6 +23,8 @@ pub enum ReplicaFault<L> {
     DiskDamage,
 }
 
+/// How many runs of a thousand place keys by ranges, where there is more than one shard.
+const RANGES_PER_MILLE: u64 = 400;
 /// How many runs of a thousand have shards that survive two faults: many more replicas, and three times the work.
 const LARGE_PER_MILLE: u64 = 63;
 
@@ -58,6 +60,8 @@ pub struct Setting<S: System> {
     pub verifiers: Verifiers,
     /// What clients may read and write.
     pub rights: Rights,
+    /// On which shard a key is.
+    pub placement: Placing,
     /// What only the engine knows of.
     pub engine: S::Setting,
 }
@@ -91,6 +95,16 @@ random::named! {
         All,
         /// Some kinds of keys only, and operators change which. The auditor may do everything.
         Some,
+    }
+}
+
+random::named! {
+    /// On which shard a key is.
+    pub enum Placing {
+        /// As its hash says.
+        Hash,
+        /// Each shard has a range.
+        Ranges,
     }
 }
 
@@ -171,6 +185,7 @@ impl<S: System> Setting<S> {
             segment_bytes_max: knob("segments").pick(&[4 << 10, 64 << 10, 16 << 20]),
             verifiers: if knob("verifiers").chance(125) || has(FaultClass::Changes) { Verifiers::Each } else { Verifiers::Shared },
             rights: if has(FaultClass::Rights) { Rights::Some } else { Rights::All },
+            placement: if knob("placement").chance(RANGES_PER_MILLE) { Placing::Ranges } else { Placing::Hash },
             engine: S::draw(scenario, seed),
         };
         S::adjust(scenario, &mut setting);
@@ -185,6 +200,21 @@ impl<S: System> Setting<S> {
         self.fault_kinds.iter().all(|kind| matches!(kind, FaultKind::Upgrade | FaultKind::ClockJump))
             && (self.clocks != Clocks::Wild && self.byzantine_clients.is_empty() && self.engine.is_steady())
             && (self.regions == 1 && lost_per_mille == 0 && late_us_max <= LinkProfile::GOOD.late_us_max)
+    }
+
+    /// How keys are placed, where there are as many shards as there are: one has them all, and for too many there are too few bounds.
+    pub(crate) fn placement(&self) -> Placing {
+        if (2..=S::BOUNDS.len() + 1).contains(&self.shards) { self.placement } else { Placing::Hash }
+    }
+
+    /// On which shard each key is.
+    pub(crate) fn placement_of_keys(&self) -> Placement {
+        if self.placement() == Placing::Hash {
+            return Placement::Hash;
+        }
+        let mut bounds: Vec<Key> = S::BOUNDS[..self.shards - 1].iter().map(|bound| Key::from(*bound)).collect();
+        bounds.sort_unstable();
+        Placement::Ranges(bounds)
     }
 
     /// How many replicas a shard has.

@@ -10,7 +10,7 @@ use crate::dictionary::describe;
 use crate::network::LinkProfile;
 use crate::report::Report;
 use crate::scenario::Scenario;
-use crate::setting::{Clocks, ReplicaFault, Rights, Setting, Verifiers};
+use crate::setting::{Clocks, Placing, ReplicaFault, Rights, Setting, Verifiers};
 use crate::system::{EngineSetting as _, System};
 use crate::{Tracing, run};
 
@@ -216,8 +216,12 @@ fn better_links<S: System>(setting: &Setting<S>) -> Vec<Setting<S>> {
 
 /// Options as they are when nobody sets them, one at a time.
 fn plainer<S: System>(setting: &Setting<S>) -> Vec<Setting<S>> {
-    let changes: [fn(&mut Setting<S>); 3] =
-        [|other| other.segment_bytes_max = 16 << 20, |other| other.verifiers = Verifiers::Shared, |other| other.rights = Rights::All];
+    let changes: [fn(&mut Setting<S>); 4] = [
+        |other| other.segment_bytes_max = 16 << 20,
+        |other| other.verifiers = Verifiers::Shared,
+        |other| other.rights = Rights::All,
+        |other| other.placement = Placing::Hash,
+    ];
     differing(setting, &changes)
 }
 

@@ -60,6 +60,10 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
     /// done with the first. Where there are none all may do everything.
     const KINDS_OF_KEYS: &'static [&'static str] = &[];
 
+    /// Keys with which another shard may begin: of these, where keys are placed by ranges, the first as many as there are shards beside the
+    /// first. Where there are too few, keys are placed by hash.
+    const BOUNDS: &'static [&'static str] = &[];
+
     // Settings.
 
     /// How many replicas a shard needs to survive so many faults.

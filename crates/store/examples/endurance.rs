@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use store::{Disk, DiskOptions, KeyMeta, Options, SegmentNumber, Store, Version};
-use types::{ClientId, Key, Timestamp, Value};
+use types::{ClientId, Direction, Key, Timestamp, Value};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -135,7 +135,8 @@ fn reopen(settings: &Settings, directory: &Path) -> Result<(), Failure> {
     let limits = store::PageLimits { keys: 100, bytes: 1 << 20 };
     let begun = Instant::now();
     for _ in 0..2_000 {
-        let page = store.page(&key(random.below(settings.keys)), None, Timestamp::new(u64::MAX, ClientId(0)), limits)?;
+        let page =
+            store.page((&key(random.below(settings.keys)), None), Direction::Ascending, Timestamp::new(u64::MAX, ClientId(0)), limits)?;
         assert!(!page.versions.is_empty() || page.next.is_none(), "there are keys");
     }
     println!("2,000 pages of 100 keys: {:.1} us each", begun.elapsed().as_secs_f64() * 500.0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mutants::{Mutant, broken};
-use types::{Key, Timestamp};
+use types::{Direction, Key, Timestamp};
 
 use crate::unflushed::{Log, Size};
 use crate::{SegmentNumber, StoreError, Version, row};
@@ -198,11 +198,12 @@ pub trait StorageBackend: Send {
     /// When the backend fails.
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError>;
 
-    /// Shows `look` the base table's rows, in the order of keys, beginning with `from`, until it has seen enough and gives `false`.
+    /// Shows `look` the base table's rows of keys from `low` on, and before `high` where that is given, in this direction, until it has seen
+    /// enough and gives `false`.
     ///
     /// # Errors
     /// When the backend fails.
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError>;
+    fn scan(&self, between: (&Key, Option<&Key>), direction: Direction, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError>;
 
     /// The watermark of the newest checkpoint that has begun, durably.
     ///

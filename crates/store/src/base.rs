@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use mutants::{Mutant, broken};
+use types::Direction;
 use types::codec::Encode as _;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -136,15 +137,20 @@ impl Base {
         read.inspect_err(|error| damage::note(&self.directory, error))
     }
 
-    /// Shows `look` the rows from `from` on, in the order of keys, until it gives `false`.
+    /// Shows `look` the rows of keys from `low` on, and before `high`, in this direction, until it gives `false`.
     ///
     /// # Errors
     /// As [`Base::get`].
-    pub fn scan(&self, from: &[u8], look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
+    pub fn scan(
+        &self,
+        (low, high): (&[u8], Option<&[u8]>),
+        direction: Direction,
+        look: &mut dyn FnMut(Row<'_>) -> bool,
+    ) -> Result<(), StoreError> {
         let runs = self.state().runs.clone();
-        let mut merge = self.noted(Merge::new(&runs, from, SCAN_AHEAD))?;
+        let mut merge = self.noted(Merge::new(&runs, (low, high), direction, SCAN_AHEAD))?;
         while let Some(row) = merge.row() {
-            if !look(row) {
+            if row.key < low || high.is_some_and(|high| row.key >= high) || !look(row) {
                 break;
             }
             self.noted(merge.advance())?;
@@ -266,7 +272,7 @@ impl Base {
     fn merge(&self, merged: &[Arc<Run>]) -> Result<(), StoreError> {
         let rows_max = merged.iter().map(|run| run.rows).sum();
         let whole = self.write_run(rows_max, |writer| {
-            let mut merge = Merge::new(merged, &[], MERGE_AHEAD)?;
+            let mut merge = Merge::new(merged, (&[], None), Direction::Ascending, MERGE_AHEAD)?;
             let (mut bytes, mut begun) = (0, Instant::now());
             while let Some(row) = merge.row() {
                 bytes += row.key.len() + row.row.len();
@@ -406,12 +412,16 @@ mod tests {
     type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
     fn all(base: &Base, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        between(base, (from, None), Direction::Ascending)
+    }
+
+    fn between(base: &Base, keys: (&[u8], Option<&[u8]>), direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut rows = Vec::new();
         let look = &mut |Row { key, row }: Row<'_>| {
             rows.push((key.to_vec(), row.to_vec()));
             true
         };
-        base.scan(from, look).expect("the disk is whole");
+        base.scan(keys, direction, look).expect("the disk is whole");
         rows
     }
 
@@ -463,6 +473,14 @@ mod tests {
                 let (from, _) = drawn(&mut state, 0);
                 let expected = model.range(from.clone()..).map(|(key, row)| (key.clone(), row.clone()));
                 assert!(all(&base, &from).into_iter().eq(expected), "seed {seed}, step {step}");
+                let (one, other) = (from, drawn(&mut state, 0).0);
+                let (low, high) = (one.clone().min(other.clone()), one.max(other));
+                for direction in [Direction::Ascending, Direction::Descending] {
+                    let expected = direction.of(model.range(low.clone()..high.clone())).map(|(key, row)| (key.clone(), row.clone()));
+                    assert!(between(&base, (&low, Some(&high)), direction).into_iter().eq(expected), "seed {seed}, step {step}");
+                    let expected = direction.of(model.range(low.clone()..)).map(|(key, row)| (key.clone(), row.clone()));
+                    assert!(between(&base, (&low, None), direction).into_iter().eq(expected), "seed {seed}, step {step}");
+                }
                 for key in (0..5).map(|_| drawn(&mut state, 0).0) {
                     let found = base.get(&key).expect("the disk is whole").map(|row| row.to_vec());
                     assert_eq!(found, model.get(&key).cloned(), "seed {seed}, step {step}");

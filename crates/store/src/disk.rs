@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use types::codec::Encode;
-use types::{ClientId, Key, Timestamp};
+use types::{ClientId, Direction, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::{Base, Mergers, damage};
@@ -372,8 +372,13 @@ impl StorageBackend for Disk {
         self.base.get(key.as_bytes())
     }
 
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
-        self.base.scan(from.as_bytes(), look)
+    fn scan(
+        &self,
+        (low, high): (&Key, Option<&Key>),
+        direction: Direction,
+        look: &mut dyn FnMut(Row<'_>) -> bool,
+    ) -> Result<(), StoreError> {
+        self.base.scan((low.as_bytes(), high.map(Key::as_bytes)), direction, look)
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {

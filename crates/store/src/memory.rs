@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use types::{Key, Timestamp};
+use types::{Direction, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, row};
@@ -272,9 +273,15 @@ impl StorageBackend for Memory {
         self.state().row(key)
     }
 
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
+    fn scan(
+        &self,
+        (low, high): (&Key, Option<&Key>),
+        direction: Direction,
+        look: &mut dyn FnMut(Row<'_>) -> bool,
+    ) -> Result<(), StoreError> {
         let state = self.state();
-        for key in state.base_table.range(from..).map(|(key, _)| key) {
+        let between = (Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded));
+        for (key, _) in direction.of(state.base_table.range::<Key, _>(between)) {
             let row = state.row(key)?.unwrap_or_default();
             if !look(Row { key: key.as_bytes(), row: &row }) {
                 break;

@@ -1,8 +1,8 @@
-//! Ranges of keys, page by page: what the base table has and what is in memory, in the order of keys.
+//! Ranges of keys, page by page and from either end: what the base table has and what is in memory, in the order of keys.
 
 use std::ops::{Bound, Range};
 
-use types::{Key, Timestamp};
+use types::{Direction, Key, Timestamp};
 
 use crate::table::KeyMeta;
 use crate::{Row, StorageBackend, Store, StoreError, Version, VersionRef, row};
@@ -10,9 +10,9 @@ use crate::{Row, StorageBackend, Store, StoreError, Version, VersionRef, row};
 /// The versions of a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Of each key in the range that has one, in the order of keys: the newest version up to the time asked for, a deletion too.
+    /// Of each key in the range that has one, in the direction asked for: the newest version up to the time asked for, a deletion too.
     pub versions: Vec<(Key, Version)>,
-    /// Where the next page begins; nothing when this is the last.
+    /// How far it has come in that [direction](Direction), so where the next page begins; nothing when this is the last.
     pub next: Option<Key>,
     /// How many keys were looked at for it.
     pub looked_at: usize,
@@ -27,6 +27,13 @@ pub struct PageLimits {
     pub bytes: usize,
 }
 
+impl PageLimits {
+    /// Whether a page that has so much takes no more.
+    fn are_reached(self, keys: usize, bytes: usize) -> bool {
+        keys > 0 && (keys >= self.keys || bytes >= self.bytes)
+    }
+}
+
 /// Where a page ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageEnd {
@@ -36,13 +43,13 @@ pub struct PageEnd {
     pub looked_at: usize,
 }
 
-/// Rows of the base table, in the order of keys.
+/// Rows of the base table, in one direction.
 #[derive(Default)]
 struct Rows {
     keys: Vec<(Key, Range<usize>)>,
     /// The rows' bytes, one after the other.
     bytes: Vec<u8>,
-    /// The key after them, if there are more in the range.
+    /// How far they have come, if there are more in the range.
     end: Option<Key>,
 }
 
@@ -55,17 +62,24 @@ impl Rows {
 }
 
 impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
-    /// The newest versions at or below `up_to` of the keys from `from` on, and before `to`, as many as fit into `limits`, but at least one.
+    /// The newest versions at or below `up_to` of the keys from `low` on, and before `high` where that is given: those that come first in this
+    /// direction, as many as fit into `limits`, but at least one.
     ///
     /// # Errors
     /// When the base table fails, and [`StoreError::BelowWatermark`] when `up_to` is below the watermark.
-    pub fn page(&self, from: &Key, to: Option<&Key>, up_to: Timestamp, limits: PageLimits) -> Result<Page, StoreError> {
+    pub fn page(
+        &self,
+        between: (&Key, Option<&Key>),
+        direction: Direction,
+        up_to: Timestamp,
+        limits: PageLimits,
+    ) -> Result<Page, StoreError> {
         let mut versions = Vec::new();
-        let end = self.visit_page(from, to, up_to, limits, |key, version| versions.push((key.clone(), version.to_version())))?;
+        let end = self.visit(between, direction, up_to, limits, |key, version| versions.push((key.clone(), version.to_version())))?;
         Ok(Page { versions, next: end.next, looked_at: end.looked_at })
     }
 
-    /// Shows `look` what [`Store::page`] gives, where it stands.
+    /// Shows `look` what [`Store::page`] gives in ascending order, where it stands.
     ///
     /// # Errors
     /// As [`Store::page`].
@@ -75,32 +89,50 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         to: Option<&Key>,
         up_to: Timestamp,
         limits: PageLimits,
+        look: impl FnMut(&Key, VersionRef<'_>),
+    ) -> Result<PageEnd, StoreError> {
+        self.visit((from, to), Direction::Ascending, up_to, limits, look)
+    }
+
+    fn visit(
+        &self,
+        (low, high): (&Key, Option<&Key>),
+        direction: Direction,
+        up_to: Timestamp,
+        limits: PageLimits,
         mut look: impl FnMut(&Key, VersionRef<'_>),
     ) -> Result<PageEnd, StoreError> {
         self.check_page(up_to)?;
-        if to.is_some_and(|to| to <= from) {
+        if high.is_some_and(|high| high <= low) {
             return Ok(PageEnd { next: None, looked_at: 0 });
         }
-        let rows = self.base_rows(from, to, limits)?;
+        let rows = self.base_rows((low, high), direction, limits)?;
         self.prefetch(rows.keys.iter().map(|(key, _)| key));
         // What the base table may lack.
-        let end = [rows.end.as_ref(), to].into_iter().flatten().min().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut new_keys = self.new_keys((Bound::Included(from), end)).peekable();
-        let mut old = rows.keys.iter().peekable();
+        let (low, high) = match direction {
+            Direction::Ascending => (low, rows.end.as_ref().or(high)),
+            Direction::Descending => (rows.end.as_ref().unwrap_or(low), high),
+        };
+        let new_keys = self.new_keys((Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded)));
+        let (mut new_keys, mut old) = (direction.of(new_keys).peekable(), rows.keys.iter().peekable());
         let mut page = PageEnd { next: rows.end.clone(), looked_at: 0 };
-        let mut bytes = 0;
+        let (mut bytes, mut last): (_, Option<&Key>) = (0, None);
         loop {
             let key = match (old.peek(), new_keys.peek()) {
                 (None, None) => break,
-                (Some((key, _)), Some(new)) => key.min(new),
-                (Some((key, _)), None) => key,
+                (Some((key, _)), Some(new)) if direction.order(*new, key).is_lt() => *new,
+                (Some((key, _)), _) => key,
                 (None, Some(new)) => *new,
             };
-            if page.looked_at >= limits.keys.max(1) || bytes >= limits.bytes {
-                page.next = Some(key.clone());
+            if limits.are_reached(page.looked_at, bytes) {
+                page.next = match direction {
+                    Direction::Ascending => Some(key.clone()),
+                    Direction::Descending => last.cloned(),
+                };
                 break;
             }
             page.looked_at += 1;
+            last = Some(key);
             new_keys.next_if(|new| *new == key);
             let replaced; // The row as it should be, if it is not.
             let row = match old.next_if(|(old, _)| old == key) {
@@ -121,13 +153,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(page)
     }
 
-    /// The base table's rows from `from` on, and before `to`, as many as fit into `limits`, but at least one.
-    fn base_rows(&self, from: &Key, to: Option<&Key>, limits: PageLimits) -> Result<Rows, StoreError> {
+    /// The base table's rows, as many as fit into `limits`, but at least one.
+    fn base_rows(&self, between: (&Key, Option<&Key>), direction: Direction, limits: PageLimits) -> Result<Rows, StoreError> {
         let (mut rows, mut bytes, mut damage) = (Rows::default(), 0, None);
-        self.scan_base(from, &mut |Row { key, row }| {
-            if to.is_some_and(|to| key >= to.as_bytes()) {
-                return false;
-            }
+        self.scan_base(between, direction, &mut |Row { key, row }| {
             let copied = match row::key_of(key) {
                 Ok(copied) => copied,
                 Err(error) => {
@@ -135,8 +164,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                     return false;
                 }
             };
-            if rows.keys.len() >= limits.keys.max(1) || bytes >= limits.bytes {
-                rows.end = Some(copied);
+            if limits.are_reached(rows.keys.len(), bytes) {
+                rows.end = match direction {
+                    Direction::Ascending => Some(copied),
+                    Direction::Descending => rows.keys.last().map(|(last, _)| last.clone()),
+                };
                 return false;
             }
             bytes += key.len() + row.len();

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use mutants::{Mutant, broken};
-use types::{Key, Timestamp};
+use types::{Direction, Key, Timestamp};
 
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
@@ -597,12 +597,17 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     }
 
     /// Shows `look` the base table's rows, as [`StorageBackend::scan`] does.
-    pub(crate) fn scan_base(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
-        self.backend.scan(from, look)
+    pub(crate) fn scan_base(
+        &self,
+        between: (&Key, Option<&Key>),
+        direction: Direction,
+        look: &mut dyn FnMut(Row<'_>) -> bool,
+    ) -> Result<(), StoreError> {
+        self.backend.scan(between, direction, look)
     }
 
     /// The keys in `range` that have versions and that the base table may lack.
-    pub(crate) fn new_keys(&self, range: (Bound<&Key>, Bound<&Key>)) -> impl Iterator<Item = &Key> {
+    pub(crate) fn new_keys(&self, range: (Bound<&Key>, Bound<&Key>)) -> impl DoubleEndedIterator<Item = &Key> {
         self.new_keys.range::<Key, _>(range)
     }
 
@@ -725,7 +730,8 @@ mod tests {
     /// The version of the first key, in memory, from the base table, and as it is compared.
     fn seen(store: &mut Store<Memory>) -> [Version; 2] {
         let read = store.latest_before(&numbered(1), at(1 << 40)).expect("memory does not fail").expect("it is there");
-        let page = store.page(&Key::default(), None, at(1 << 40), PageLimits { keys: 9, bytes: 99 }).expect("memory does not fail");
+        let limits = PageLimits { keys: 9, bytes: 99 };
+        let page = store.page((&Key::default(), None), Direction::Ascending, at(1 << 40), limits).expect("memory does not fail");
         [read, page.versions[0].1.clone()]
     }
 

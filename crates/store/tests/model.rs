@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use store::{Crash, Disk, DiskOptions, Memory, Options, PageLimits, SegmentNumber, StorageBackend, Store, Version};
 use tempfile::TempDir;
 use types::codec::{Decode, Encode, Reader};
-use types::{ClientId, ClusterId, Key, Timestamp, Value};
+use types::{ClientId, ClusterId, Direction, Key, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
 
@@ -235,7 +235,7 @@ impl<'a, W: World> Harness<'a, W> {
         let up_to = at(up_to);
         if up_to < self.store().watermark() {
             self.store()
-                .page(&Key::default(), None, up_to, PageLimits { keys, bytes: 1_000 })
+                .page((&Key::default(), None), Direction::Ascending, up_to, PageLimits { keys, bytes: 1_000 })
                 .expect_err("only the newest are known there");
             return;
         }
@@ -244,16 +244,30 @@ impl<'a, W: World> Harness<'a, W> {
             Some(Version { timestamp: *timestamp, value: value.clone() })
         };
         let expected: Vec<Commit> = self.versions.iter().filter_map(|(key, versions)| Some((key.clone(), newest(versions)?))).collect();
+        let (limits, whole) = (PageLimits { keys, bytes: 1_000 }, PageLimits { keys: 100, bytes: 1 << 20 });
         let (mut found, mut next) = (Vec::new(), Some(Key::default()));
         while let Some(from) = next {
-            let page = self.store().page(&from, None, up_to, PageLimits { keys, bytes: 1_000 }).expect("readable");
+            let page = self.store().page((&from, None), Direction::Ascending, up_to, limits).expect("readable");
             assert!(page.versions.len() <= keys && page.next.as_ref().is_none_or(|next| *next > from));
-            let again = self.store().page(&from, page.next.as_ref(), up_to, PageLimits { keys: 100, bytes: 1 << 20 }).expect("readable");
+            let again = self.store().page((&from, page.next.as_ref()), Direction::Ascending, up_to, whole).expect("readable");
             assert_eq!(again.versions, page.versions, "before {:?}", page.next);
             found.extend(page.versions);
             next = page.next;
         }
         assert_eq!(found, expected, "up to {up_to}");
+        let (mut found, mut below, low) = (Vec::new(), None, Key::default());
+        loop {
+            let page = self.store().page((&low, below.as_ref()), Direction::Descending, up_to, limits).expect("readable");
+            let is_further = |next: &Key| below.as_ref().is_none_or(|below| next < below);
+            assert!(page.versions.len() <= keys && page.next.as_ref().is_none_or(is_further));
+            let from = page.next.as_ref().unwrap_or(&low);
+            let again = self.store().page((from, below.as_ref()), Direction::Ascending, up_to, whole).expect("readable");
+            assert!(again.versions.iter().rev().eq(&page.versions), "from {from}");
+            found.extend(page.versions);
+            let Some(next) = page.next else { break };
+            below = Some(next);
+        }
+        assert!(found.iter().rev().eq(&expected), "down from {up_to}");
     }
 
     fn begin_checkpoint(&mut self, watermark: u64) {

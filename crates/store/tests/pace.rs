@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use store::{Checkpoint, Disk, DiskOptions, Options, PaceOptions, Row, SegmentNumber, StorageBackend, Store, StoreError, Version};
-use types::{ClientId, Key, Timestamp, Value};
+use types::{ClientId, Direction, Key, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
 const FREE_BYTES: usize = 2 << 20;
@@ -64,8 +64,8 @@ impl StorageBackend for SlowDisk {
         self.disk.get(key)
     }
 
-    fn scan(&self, from: &Key, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
-        self.disk.scan(from, look)
+    fn scan(&self, between: (&Key, Option<&Key>), direction: Direction, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
+        self.disk.scan(between, direction, look)
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {

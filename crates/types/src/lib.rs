@@ -8,10 +8,12 @@ pub mod limits;
 
 mod bytes_like;
 mod cluster;
+mod direction;
 mod identity;
 mod key_range;
 
 pub use bytes_like::{Key, Value};
 pub use cluster::{ClientLimits, Cluster, ClusterError, Permission, Placement};
+pub use direction::Direction;
 pub use identity::{ClientId, ClusterId, Digest, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId};
 pub use key_range::KeyRange;

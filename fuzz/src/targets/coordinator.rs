@@ -14,7 +14,7 @@ use basil::{
 use engine::ReadMode;
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time, Voters};
 use types::codec::{Decode, Encode};
-use types::{Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
+use types::{Direction, Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
 
 use crate::Target;
 use crate::choices::Choices;
@@ -85,7 +85,7 @@ struct Process {
     /// Reads under way, each at a timestamp of its own.
     reads: BTreeMap<u64, (Timestamp, Vec<Key>)>,
     /// Scans under way, likewise.
-    scans: BTreeMap<u64, (Timestamp, KeyRange)>,
+    scans: BTreeMap<u64, (Timestamp, (KeyRange, Direction, usize))>,
     /// Which of these read the past.
     as_of: BTreeSet<u64>,
     /// Reads that have ended, and what they found.
@@ -99,7 +99,7 @@ struct Process {
     /// Requests that replicas have heard: at which timestamp, of which keys.
     requests: BTreeMap<u64, (Timestamp, Vec<Key>)>,
     /// The same of pages of ranges, and of which shard.
-    pages: BTreeMap<u64, (Timestamp, ShardId, KeyRange)>,
+    pages: BTreeMap<u64, (Timestamp, ShardId, (KeyRange, Direction))>,
 }
 
 impl Process {
@@ -161,9 +161,9 @@ impl Process {
         let Some(range) = generators::range(choices) else { return };
         self.operations += 1;
         let timestamp = Timestamp::new(NOW + self.operations, CLIENTS[0]);
-        self.scans.insert(self.operations, (timestamp, range.clone()));
-        let (limit, mode) = (1 + choices.below(4), self.read_mode(choices));
-        self.command(Command::Scan { operation: self.operations, timestamp, range, limit, mode });
+        let (limit, mode, direction) = (1 + choices.below(4), self.read_mode(choices), generators::direction(choices));
+        self.scans.insert(self.operations, (timestamp, (range.clone(), direction, limit)));
+        self.command(Command::Scan { operation: self.operations, timestamp, range, direction, limit, mode });
     }
 
     /// Commits a transaction that has read what an earlier read found, and nothing else.
@@ -246,13 +246,14 @@ impl Process {
             return;
         }
         let (request, who) = (choices.one_of(&open), choices.byte());
-        let (_, shard, range) = self.pages[&request].clone();
-        let (rows, prepared) = generators::scan_rows(choices);
+        let (_, shard, (range, asked)) = self.pages[&request].clone();
+        let direction = if choices.rarely(16) { generators::direction(choices) } else { asked };
+        let (rows, prepared) = generators::scan_rows(direction, choices);
         let somewhere = Key::from(choices.one_of(&KEYS));
         let end = choices.one_of(&[range.high().clone(), somewhere, range.low().clone()]);
-        let inside = rows.into_iter().filter(|row| range.contains(&row.key) && row.key < end);
+        let inside = rows.into_iter().filter(|row| range.contains(&row.key) && direction.has_passed(&row.key, &end));
         let rows = inside.collect();
-        let message = Message::ScanReply { request, clock: self.now, rows, end, prepared, is_promised: who >> REPLICAS < 3 };
+        let message = Message::ScanReply { request, clock: self.now, direction, rows, end, prepared, is_promised: who >> REPLICAS < 3 };
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
             self.hear(Party::Replica(ReplicaId { shard, index }), message.clone());
         }
@@ -267,8 +268,8 @@ impl Process {
         if let (Party::Replica(from), Message::ReadReply { request, results, prepared, is_promised, .. }) = (from, &message) {
             self.note_reply(from, *request, results, prepared, *is_promised);
         }
-        if let (Party::Replica(from), Message::ScanReply { request, rows, end, prepared, is_promised, .. }) = (from, &message) {
-            self.note_page(from, *request, (rows, end), prepared, *is_promised);
+        if let (Party::Replica(from), Message::ScanReply { request, direction, rows, end, prepared, is_promised, .. }) = (from, &message) {
+            self.note_page(from, *request, (*direction, rows, end), prepared, *is_promised);
         }
         let received = if generators::is_writable(&message) {
             Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what can be written can be read")
@@ -286,9 +287,20 @@ impl Process {
     }
 
     /// A page also says that there is nothing of the keys that it does not name.
-    fn note_page(&mut self, from: ReplicaId, request: u64, (rows, end): (&[ScanRow], &Key), prepared: &[Transaction], is_promised: bool) {
-        let Some((timestamp, _, range)) = self.pages.get(&request).cloned() else { return };
-        let keys: Vec<Key> = KEYS.into_iter().map(Key::from).filter(|key| range.contains(key) && key < end).collect();
+    fn note_page(
+        &mut self,
+        from: ReplicaId,
+        request: u64,
+        (direction, rows, end): (Direction, &[ScanRow], &Key),
+        prepared: &[Transaction],
+        is_promised: bool,
+    ) {
+        let Some((timestamp, _, (range, asked))) = self.pages.get(&request).cloned() else { return };
+        if direction != asked {
+            return;
+        }
+        let keys = KEYS.into_iter().map(Key::from).filter(|key| range.contains(key) && direction.has_passed(key, end));
+        let keys: Vec<Key> = keys.collect();
         let result = |key: &Key| {
             let named = rows.iter().find(|row| row.key == *key).map(|row| row.result.clone());
             named.unwrap_or(ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None })
@@ -340,9 +352,9 @@ impl Process {
                 assert!(keys.iter().all(|key| fixture().cluster.shard_of(key) == to.shard));
                 self.requests.insert(*request, (*timestamp, keys.clone()));
             }
-            if let Message::Scan { request, timestamp, range, .. } = &message {
+            if let Message::Scan { request, timestamp, range, direction, .. } = &message {
                 assert_eq!(fixture().cluster.part_of(to.shard, range).as_ref(), Some(range), "a shard is asked for its part");
-                self.pages.insert(*request, (*timestamp, to.shard, range.clone()));
+                self.pages.insert(*request, (*timestamp, to.shard, (range.clone(), *direction)));
             }
             let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what it says can be read");
             if let Err(rejection) = verifier().verify(received) {
@@ -419,10 +431,13 @@ impl Process {
     }
 
     /// Enough replicas said of each key found that it has this value, and of each other key of what counts as read that it has none.
-    fn check_scan(&self, timestamp: Timestamp, range: &KeyRange, scan: &RangeFound) {
-        assert!(scan.range.low() == range.low() && scan.range.high() <= range.high());
+    fn check_scan(&self, timestamp: Timestamp, (range, direction, limit): &(KeyRange, Direction, usize), scan: &RangeFound) {
+        assert!(direction.begin(&scan.range) == direction.begin(range));
+        assert!(direction.order(direction.end(&scan.range), direction.end(range)).is_le());
+        let live = scan.found.iter().filter(|found| found.value.is_some()).count();
+        assert!(if scan.range == *range { live <= *limit } else { live == *limit }, "{live} of {limit} in {} of {range}", scan.range);
         let keys: Vec<Key> = scan.found.iter().map(|found| found.key.clone()).collect();
-        assert!(keys.is_sorted_by(|key, next| key < next) && keys.iter().all(|key| scan.range.contains(key)));
+        assert!(keys.is_sorted_by(|key, next| direction.order(key, next).is_lt()) && keys.iter().all(|key| scan.range.contains(key)));
         self.check_read(timestamp, &keys, &scan.found);
         let nothing = Reading::default();
         let reading = self.readings.get(&timestamp).unwrap_or(&nothing);
@@ -492,7 +507,8 @@ fn seeds() -> Vec<Vec<u8>> {
         life(&[vec![0, 0b0000_1011, 1], vec![8, 0, 0, 0, 0], vec![8, 1, 56, 0, 0b01], vec![13, 0], vec![8, 2, 0, 0, 0]]),
         life(&[commit(1), vec![9, 0, 0, 1, 0, 3, 0, 1, 3, 0, 0, 0, 0, 0], vec![9, 0, 0, 1, 0, 4, 1, 1, 2, 0, 0, 0, 0], vec![14, 6]]),
         life(&[vec![3, 4], vec![14, 3], votes(4, 0, 63, 1), vec![14, 5]]),
-        life(&[vec![15, 0, 7, 3, 1], vec![16, 0, 0, 1, 0, 0], vec![16, 1, 0, 2, 0, 1, 0, 0], vec![14, 2]]),
-        life(&[vec![15, 0, 3, 0, 0], vec![16, 0, 48, 1, 0, 1, 1], vec![16, 0, 15, 0, 1], vec![14, 3]]),
+        life(&[vec![15, 0, 7, 3, 1, 0], vec![16, 0, 0, 0, 1, 0, 0], vec![16, 1, 0, 0, 2, 0, 1, 0, 0], vec![14, 2]]),
+        life(&[vec![15, 0, 7, 3, 1, 1], vec![16, 0, 0, 0, 1, 0, 0], vec![16, 1, 0, 0, 2, 0, 1, 0, 0], vec![14, 2]]),
+        life(&[vec![15, 0, 3, 0, 0, 0], vec![16, 0, 48, 0, 1, 0, 1, 1], vec![16, 0, 15, 0, 0, 1], vec![14, 3]]),
     ]
 }

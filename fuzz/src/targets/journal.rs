@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use store::{Checkpoint, Options, Row, SegmentNumber, StorageBackend, Store, StoreError};
-use types::{Key, Timestamp};
+use types::{Direction, Key, Timestamp};
 
 use crate::Target;
 use crate::choices::Choices;
@@ -90,7 +90,12 @@ impl StorageBackend for Shelf {
         Ok(None)
     }
 
-    fn scan(&self, _from: &Key, _look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
+    fn scan(
+        &self,
+        _between: (&Key, Option<&Key>),
+        _direction: Direction,
+        _look: &mut dyn FnMut(Row<'_>) -> bool,
+    ) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use machine::turn::{Bounds, Turns};
 use machine::{Input, Time};
 use store::{Memory, Store};
 use types::codec::{Decode as _, Encode as _};
-use types::{ClientId, Cluster, Key, KeyRange, Party, Permission, Placement, ReplicaId, Session, ShardId, Value};
+use types::{ClientId, Cluster, Direction, Key, KeyRange, Party, Permission, Placement, ReplicaId, Session, ShardId, Value};
 
 use super::codec;
 use crate::Target;
@@ -184,7 +184,7 @@ fn heard(requests: u64, led: u64) -> Vec<(Party, Bytes)> {
         let operations = vec![
             Operation::Compare(key.clone(), None),
             Operation::Put(key.clone(), Value::from("v")),
-            Operation::ReadRange(range, 3),
+            Operation::ReadRange(range, if number % 2 == 0 { Direction::Ascending } else { Direction::Descending }, 3),
             Operation::Read(key),
         ];
         let name = augustus::Name { client, session: 1, number };

@@ -12,7 +12,7 @@ use machine::turn::{Bounds, Turn, Turns};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store, StoreError};
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, KeyRange, Party, ReplicaId, Session, Timestamp, Value};
+use types::{ClientId, Direction, Key, KeyRange, Party, ReplicaId, Session, Timestamp, Value};
 
 use super::promises::Promises;
 use crate::Target;
@@ -68,8 +68,8 @@ impl Machine for Overheard {
             if let Message::Read { timestamp, keys, .. } = &**message {
                 read = Some((*from, *timestamp, keys.clone()));
             }
-            if let Message::Scan { timestamp, range, .. } = &**message {
-                scan = Some((*from, *timestamp, range.clone()));
+            if let Message::Scan { timestamp, range, direction, .. } = &**message {
+                scan = Some((*from, *timestamp, (range.clone(), *direction)));
             }
             if let Message::StatusQuery { timestamp, .. } = &**message {
                 queried = *timestamp;
@@ -85,9 +85,11 @@ impl Machine for Overheard {
                     self.promises.lets_read(*timestamp, keys, results, prepared);
                 }
             }
-            if let (Some((from, timestamp, range)), Message::ScanReply { rows, end, prepared, is_promised, .. }) = (&scan, answer) {
-                assert_eq!(to, from);
-                let (keys, results) = told_of(range, rows, end);
+            if let (Some((from, timestamp, asked)), Message::ScanReply { direction, rows, end, prepared, is_promised, .. }) =
+                (&scan, answer)
+            {
+                assert!(to == from && *direction == asked.1);
+                let (keys, results) = told_of(asked, rows, end);
                 check_read(*timestamp, &keys, &results, prepared);
                 if *is_promised {
                     self.promises.lets_read(*timestamp, &keys, &results, prepared);
@@ -287,9 +289,11 @@ fn others_accept(message: &Message) -> Verified<Message> {
 }
 
 /// What a page says of each key of this replica's shard, also that there is nothing.
-fn told_of(range: &KeyRange, rows: &[ScanRow], end: &Key) -> (Vec<Key>, Vec<ReadResult>) {
-    assert!(rows.iter().all(|row| range.contains(&row.key) && row.key < *end) && range.low() < end);
-    let is_told = |key: &Key| range.contains(key) && key < end && fixture().cluster.shard_of(key) == ME.shard;
+fn told_of((range, direction): &(KeyRange, Direction), rows: &[ScanRow], end: &Key) -> (Vec<Key>, Vec<ReadResult>) {
+    let is_read = |key: &Key| range.contains(key) && direction.has_passed(key, end);
+    assert!(rows.iter().all(|row| is_read(&row.key)) && direction.order(direction.begin(range), end).is_lt());
+    assert!(rows.is_sorted_by(|row, next| direction.order(&row.key, &next.key).is_lt()));
+    let is_told = |key: &Key| is_read(key) && fixture().cluster.shard_of(key) == ME.shard;
     let keys: Vec<Key> = KEYS.into_iter().map(Key::from).filter(is_told).collect();
     assert!(rows.iter().all(|row| keys.contains(&row.key)), "nobody else wrote a key");
     let nothing = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };

@@ -16,7 +16,7 @@ use sentinel::order::{JournalOp, Options, Output, Replica, Zxid};
 use sentinel::transactions::{Answer, Message, Question, Seen, SeenRange, Version, Write};
 use sentinel::{Now, Profile, Server, Settings, State};
 use types::codec::{Decode as _, Encode as _};
-use types::{ClientId, ClientLimits, Key, KeyRange, Party, Permission, Session, Value};
+use types::{ClientId, ClientLimits, Direction, Key, KeyRange, Party, Permission, Session, Value};
 
 use super::codec;
 use crate::Target;
@@ -360,7 +360,10 @@ fn question(place: u64, session: i64, number: u64, version: i64) -> Question {
             Question::Commit { session, slot: u16::try_from(place % 2).expect("small"), sequence: number, seen, writes }
         }
         3 => Question::Read { keys: vec![key, Key::from("k9")], is_settled: place.is_multiple_of(2) },
-        4 => Question::Scan { range, rows_max: 3, is_settled: place.is_multiple_of(2) },
+        4 => {
+            let direction = if place.is_multiple_of(3) { Direction::Descending } else { Direction::Ascending };
+            Question::Scan { range, direction, rows_max: 3, is_settled: place.is_multiple_of(2) }
+        }
         _ => Question::Check { seen },
     }
 }

@@ -11,7 +11,7 @@ use augustus::{
 };
 use crypto::{BatchSigner, SecretKey, Signatures, Statement, Verifier, leaf};
 use types::codec::{Decode as _, Encode as _};
-use types::{ClientId, Cluster, ClusterId, Key, KeyRange, Permission, Placement, ReplicaId, ShardId, Value};
+use types::{ClientId, Cluster, ClusterId, Direction, Key, KeyRange, Permission, Placement, ReplicaId, ShardId, Value};
 
 pub const ALICE: ClientId = ClientId(1);
 pub const BOB: ClientId = ClientId(2);
@@ -47,7 +47,7 @@ pub fn put(text: &str, new: &str) -> Operation {
 }
 
 pub fn read_range(low: &str, high: &str) -> Operation {
-    Operation::ReadRange(range(low, high), 100)
+    Operation::ReadRange(range(low, high), Direction::Ascending, 100)
 }
 
 /// Keys below `m` are on shard 0, others on shard 1, from `t` on shard 2.

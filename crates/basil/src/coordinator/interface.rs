@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::ReadMode;
 use machine::Voters;
-use types::{Cluster, Key, KeyRange, ReplicaId, Timestamp};
+use types::{Cluster, Direction, Key, KeyRange, ReplicaId, Timestamp};
 
 use crate::certificate::Certificate;
 use crate::message::Refusal;
@@ -89,7 +89,7 @@ pub enum Command {
         /// alone ([`crate::read_only`]). One that reads the past is told what is validated, and nothing else.
         mode: ReadMode,
     },
-    /// Read a range at a timestamp: its first `limit` keys that have values. Ends in [`Event::Scanned`].
+    /// Read a range at a timestamp: the `limit` keys that have values and come first from one of its ends. Ends in [`Event::Scanned`].
     Scan {
         /// The asker's number for it.
         operation: u64,
@@ -97,6 +97,8 @@ pub enum Command {
         timestamp: Timestamp,
         /// The keys.
         range: KeyRange,
+        /// From which end.
+        direction: Direction,
         /// How many of them at most, and at least one.
         limit: usize,
         /// As for [`Command::Read`].

@@ -1,4 +1,5 @@
-//! How the coordinator reads ranges (beyond the paper): page after page, from each shard that may hold keys of the range.
+//! How the coordinator reads ranges (beyond the paper): page after page, from one end of the range towards the other, from each shard that
+//! may hold keys of it.
 //!
 //! A page goes as far as `f + 1` replies are complete: one of those replicas is correct and leaves nothing out. Of each key that any reply
 //! names there, what the replies amount to is decided as for a read of that key, where a reply that is complete and does not name a key
@@ -10,7 +11,7 @@ use engine::ReadMode;
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
 use types::limits::{RANGE_DELETED_MAX, SCAN_ROWS_MAX, TRANSACTION_READS_MAX};
-use types::{Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
+use types::{Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use super::{Coordinator, Event, Failure, Out, Timer};
 use crate::commit_relay::RecentCommits;
@@ -26,6 +27,7 @@ use crate::transaction::Transaction;
 pub(super) struct ScanOperation {
     timestamp: Timestamp,
     range: KeyRange,
+    direction: Direction,
     /// How many keys with values are wanted.
     limit: usize,
     mode: ReadMode,
@@ -45,9 +47,8 @@ pub(super) struct ScanOperation {
 #[derive(Debug)]
 struct ScanPart {
     shard: ShardId,
-    high: Key,
-    /// Up to where it has been read.
-    covered: Key,
+    /// What of it has not been read yet.
+    left: Option<KeyRange>,
 }
 
 /// A page that one shard is asked for.
@@ -56,6 +57,7 @@ pub(super) struct ScanRequest {
     operation: u64,
     shard: ShardId,
     range: KeyRange,
+    direction: Direction,
     limit: u32,
     answers: Vec<ScanAnswer>,
     asked: Voters,
@@ -89,19 +91,21 @@ struct PageFound {
 impl ScanRequest {
     /// What the answers say up to where `complete` of them are complete.
     fn page(&self, complete: usize, needed: usize, timestamp: Timestamp, quorums: Quorums, fresh: &RecentCommits) -> Option<PageFound> {
+        let direction = self.direction;
         let mut ends: Vec<&Key> = self.answers.iter().map(|answer| &answer.end).collect();
-        ends.sort_unstable_by(|one, other| other.cmp(one));
+        ends.sort_unstable_by(|one, other| direction.order(*other, *one));
         let complete = if broken(Mutant::RangeOfOne) { 1 } else { complete };
         let end = (*ends.get(complete.checked_sub(1)?)?).clone();
         let mut validated = Voters::default();
-        for answer in self.answers.iter().filter(|answer| answer.is_promised && answer.end >= end) {
+        for answer in self.answers.iter().filter(|answer| answer.is_promised && direction.order(&answer.end, &end).is_ge()) {
             validated.insert(answer.from);
         }
-        let keys: BTreeSet<&Key> = self.answers.iter().flat_map(|answer| answer.rows.range(..&end).map(|(key, _)| key)).collect();
+        let rows = self.answers.iter().flat_map(|answer| answer.rows.keys());
+        let keys: BTreeSet<&Key> = rows.filter(|key| direction.has_passed(key, &end)).collect();
         let mut choices = Vec::with_capacity(keys.len());
         for key in keys {
             let mut replies = KeyReplies::new(key.clone());
-            for answer in self.answers.iter().filter(|answer| *key < answer.end) {
+            for answer in self.answers.iter().filter(|answer| direction.has_passed(key, &answer.end)) {
                 let nothing = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
                 let result = answer.rows.get(key).cloned().unwrap_or(nothing);
                 let writer = result.pending.writer(&answer.prepared);
@@ -148,7 +152,8 @@ impl ScanRequest {
             None if may_settle => quorums.validation(),
             None => needed,
         };
-        self.page(complete, needed, operation.timestamp, quorums, fresh).filter(|page| page.end > *self.range.low())
+        self.page(complete, needed, operation.timestamp, quorums, fresh)
+            .filter(|page| self.direction.read(&self.range, &page.end).is_some())
     }
 }
 
@@ -184,19 +189,16 @@ impl Coordinator {
         now: Time,
         operation: u64,
         (timestamp, range): (Timestamp, KeyRange),
-        limit: usize,
+        (direction, limit): (Direction, usize),
         mode: ReadMode,
         out: &mut Out,
     ) {
-        let part = |shard: ShardId| {
-            let part = self.cluster.part_of(shard, &range)?;
-            Some(ScanPart { shard, high: part.high().clone(), covered: part.low().clone() })
-        };
+        let part = |shard: ShardId| Some(ScanPart { shard, left: Some(self.cluster.part_of(shard, &range)?) });
         let parts = self.cluster.shards().filter_map(part).collect();
         let (found, deleted, is_validated) = (BTreeMap::new(), 0, true);
         let settles = !mode.is_as_of() && self.lost_reads.are_ranges_lost();
         self.counts.settled_reads += u64::from(settles);
-        let scan = ScanOperation { timestamp, range, limit, mode, settles, parts, found, deleted, is_validated, started: now };
+        let scan = ScanOperation { timestamp, range, direction, limit, mode, settles, parts, found, deleted, is_validated, started: now };
         self.scans.insert(operation, scan);
         self.advance_scan(now, operation, out);
     }
@@ -204,22 +206,24 @@ impl Coordinator {
     /// Ends a scan that has found enough, or asks for the next pages: those of the parts that are least far.
     fn advance_scan(&mut self, now: Time, operation: u64, out: &mut Out) {
         let Some(scan) = self.scans.get(&operation) else { return };
-        let open = scan.parts.iter().filter(|part| part.covered < part.high);
-        let covered = open.clone().map(|part| &part.covered).min().unwrap_or(scan.range.high());
-        let live = scan.found.range(..covered).filter(|(_, found)| found.value.is_some());
-        let last = scan.limit.checked_sub(1).and_then(|before| live.clone().nth(before)).map(|(key, _)| key.clone());
-        if last.is_some() || covered == scan.range.high() {
-            let whole = scan.range.high().clone();
-            // What was found lies below the end of the range, whatever replies say: they were checked as they came.
-            let end = last.filter(|_| !broken(Mutant::RangeUncut)).map_or(whole, |last| last.successor().expect("a key lies above"));
+        let direction = scan.direction;
+        let open = scan.parts.iter().filter_map(|part| Some((part.shard, part.left.as_ref()?)));
+        let covered = open.clone().map(|(_, left)| direction.begin(left)).min_by(|one, other| direction.order(*one, *other));
+        let covered = covered.unwrap_or(direction.end(&scan.range));
+        let live = scan.found.iter().filter(|(key, found)| found.value.is_some() && direction.has_passed(key, covered));
+        let count = live.clone().count();
+        let last = scan.limit.checked_sub(1).and_then(|before| direction.of(live).nth(before)).map(|(key, _)| key);
+        if last.is_some() || covered == direction.end(&scan.range) {
+            // What was found lies in the range, whatever replies say: they were checked as they came.
+            let last =
+                last.filter(|_| !broken(Mutant::RangeUncut)).map(|last| direction.behind(last).expect("the range's end lies behind it"));
+            let end = last.unwrap_or_else(|| direction.end(&scan.range).clone());
             self.scan_done(operation, &end, out);
             return;
         }
-        let limit = u32::try_from((scan.limit - live.count()).min(SCAN_ROWS_MAX)).unwrap_or(u32::MAX);
-        let next: Vec<(ShardId, KeyRange)> = open
-            .filter(|part| part.covered == *covered)
-            .filter_map(|part| Some((part.shard, KeyRange::new(part.covered.clone(), part.high.clone())?)))
-            .collect();
+        let limit = u32::try_from((scan.limit - count).min(SCAN_ROWS_MAX)).unwrap_or(u32::MAX);
+        let next = open.filter(|(_, left)| direction.begin(left) == covered);
+        let next: Vec<(ShardId, KeyRange)> = next.map(|(shard, left)| (shard, left.clone())).collect();
         for (shard, range) in next {
             // The answers of others may still be under way.
             if !self.scan_requests.values().any(|request| request.operation == operation && request.shard == shard) {
@@ -239,7 +243,20 @@ impl Coordinator {
         let number = self.requests_made;
         let (asked, replied, timed) = (Voters::default(), Voters::default(), (now, Voters::default()));
         let (answers, refusals, rounds, finishes) = (Vec::new(), Vec::new(), 0, Finishes::default());
-        let request = ScanRequest { operation, shard, range, limit, answers, asked, replied, timed, refusals, rounds, finishes };
+        let request = ScanRequest {
+            operation,
+            shard,
+            range,
+            direction: scan.direction,
+            limit,
+            answers,
+            asked,
+            replied,
+            timed,
+            refusals,
+            rounds,
+            finishes,
+        };
         self.scan_requests.insert(number, request);
         self.ask_page(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
         if let Some(request) = self.scan_requests.get_mut(&number) {
@@ -257,8 +274,8 @@ impl Coordinator {
         for replica in by_choice {
             if left > 0 && request.asked.insert(replica.index) {
                 left -= 1;
-                let (timestamp, range, limit) = (scan.timestamp, request.range.clone(), request.limit);
-                out.send(Party::Replica(replica), Message::Scan { request: number, timestamp, range, limit });
+                let (timestamp, range, direction, limit) = (scan.timestamp, request.range.clone(), request.direction, request.limit);
+                out.send(Party::Replica(replica), Message::Scan { request: number, timestamp, range, direction, limit });
             }
         }
         let rounds = if scan.settles { request.finishes.idle_rounds } else { request.rounds };
@@ -270,14 +287,16 @@ impl Coordinator {
         now: Time,
         from: ReplicaId,
         number: u64,
-        (rows, end): (Vec<ScanRow>, Key),
+        (direction, rows, end): (Direction, Vec<ScanRow>, Key),
         (prepared, is_promised): (Vec<Transaction>, bool),
         out: &mut Out,
     ) {
         let Some(request) = self.scan_requests.get_mut(&number) else { return };
         let fits = from.shard == request.shard && request.asked.contains(from.index);
         // What was not asked for is not taken in, and that it is asked again is all that it costs.
-        let is_sound = end <= *request.range.high() && rows.first().is_none_or(|row| row.key >= *request.range.low());
+        let range = &request.range;
+        let is_within = direction.order(&end, direction.end(range)).is_le();
+        let is_sound = direction == request.direction && is_within && rows.first().is_none_or(|row| range.contains(&row.key));
         if !fits || !is_sound || !request.replied.insert(from.index) {
             return;
         }
@@ -302,7 +321,7 @@ impl Coordinator {
         let needed = self.options.read_quorum.needed(self.quorums);
         let all_replied = self.connections.have_all_replied(request.shard, request.asked, request.replied);
         let all_asked = request.asked.count() >= self.quorums.replicas();
-        let is_widest = |page: &PageFound| request.answers.iter().all(|answer| answer.end <= page.end);
+        let is_widest = |page: &PageFound| request.answers.iter().all(|answer| request.direction.order(&answer.end, &page.end).is_le());
         let settles = scan.settles && !request.is_withheld(self.quorums);
         let settled_by = self.settled_by(now, (scan.mode, settles), scan.started, request.rounds > 0 || all_replied, request.rounds);
         let page = request.found(scan, (needed, settled_by), self.quorums, &self.recent_commits);
@@ -342,7 +361,7 @@ impl Coordinator {
             }
         }
         if let Some(part) = scan.parts.iter_mut().find(|part| part.shard == request.shard) {
-            part.covered = page.end;
+            part.left = part.left.take().and_then(|left| scan.direction.left(&left, &page.end));
         }
         // No transaction could carry so much, and no replica would look at it.
         if scan.found.len() > TRANSACTION_READS_MAX || scan.deleted > RANGE_DELETED_MAX {
@@ -359,10 +378,12 @@ impl Coordinator {
             return;
         }
         let Some(mut scan) = self.drop_scan(operation) else { return };
-        let _beyond = scan.found.split_off(end);
+        let direction = scan.direction;
+        scan.found.retain(|key, _| direction.has_passed(key, end));
         // The end is the whole range's, or lies behind a key that was found in it.
-        let range = KeyRange::new(scan.range.low().clone(), end.clone()).expect("a scan ends above where it begins");
-        let (found, deleted) = (scan.found.into_values().collect(), scan.deleted);
+        let read = if broken(Mutant::RangeCutAtWrongEnd) { Direction::Ascending } else { direction }.read(&scan.range, end);
+        let (range, deleted) = (read.unwrap_or(scan.range), scan.deleted);
+        let found = direction.of(scan.found.into_values()).collect();
         let result = Ok(RangeFound { range, found, deleted, is_validated: scan.is_validated });
         out.emit(Event::Scanned { operation, result });
     }

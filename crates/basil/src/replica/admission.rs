@@ -53,13 +53,13 @@ impl<M: StorageBackend> Replica<M> {
                 let keys = keys.iter().map(Key::detached).collect();
                 (timestamp.time, Message::Read { request, timestamp, keys }, bytes)
             }
-            Message::Scan { request, timestamp, range, limit } if is_early(timestamp.time) && !broken(Mutant::EarlyRead) => {
+            Message::Scan { request, timestamp, range, direction, limit } if is_early(timestamp.time) && !broken(Mutant::EarlyRead) => {
                 if let Err(refusal) = self.may_scan(now, from, timestamp, &range) {
                     self.refuse(from, Subject::Request(request), refusal, out);
                     return None;
                 }
                 let bytes = size_of::<KeyRange>() + range.key_bytes();
-                (timestamp.time, Message::Scan { request, timestamp, range: range.detached(), limit }, bytes)
+                (timestamp.time, Message::Scan { request, timestamp, range: range.detached(), direction, limit }, bytes)
             }
             Message::Prepare { transaction } if is_early(transaction.timestamp().time) && !broken(Mutant::EarlyVote) => {
                 if !self.may_ask(from, &transaction) {

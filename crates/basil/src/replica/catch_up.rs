@@ -38,7 +38,7 @@ use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
 use store::{PageEnd, PageLimits, StorageBackend, StoreError, Version, VersionRef};
 use types::codec::{Encode as _, encode_count};
-use types::{ClientId, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
+use types::{ClientId, Direction, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::admission::author;
 use super::{Out, Replica, ReplicaOptions};
@@ -366,7 +366,7 @@ impl<M: StorageBackend> Replica<M> {
     pub fn versions(&self, up_to: Timestamp) -> Result<Vec<(Key, Version)>, StoreError> {
         let (mut versions, mut next) = (Vec::new(), Some(Key::default()));
         while let Some(from) = next {
-            let page = self.table.store.page(&from, None, up_to, PAGE)?;
+            let page = self.table.store.page((&from, None), Direction::Ascending, up_to, PAGE)?;
             versions.extend(page.versions);
             next = page.next;
         }
@@ -598,7 +598,8 @@ impl<M: StorageBackend> Replica<M> {
         let end = self.table.store.visit_page(from_key, to, query.up_to, COMPARED_PAGE, |key, version| held.add(key, version))?;
         let (mut versions, mut bytes, mut next) = (Vec::new(), 0, end.next);
         if next.is_some() || held.finish() != query.digest {
-            for (key, Version { timestamp, value }) in self.table.store.page(from_key, to, query.up_to, COMPARED_PAGE)?.versions {
+            let page = self.table.store.page((from_key, to), Direction::Ascending, query.up_to, COMPARED_PAGE)?;
+            for (key, Version { timestamp, value }) in page.versions {
                 if versions.len() >= PAGE.keys || bytes >= PAGE.bytes {
                     next = Some(key);
                     break;

@@ -4,7 +4,7 @@ use machine::Time;
 use mutants::{Mutant, broken};
 use store::{PageLimits, StorageBackend, StoreError};
 use types::limits::SCAN_ROWS_MAX;
-use types::{KeyRange, Party, Timestamp};
+use types::{Direction, KeyRange, Party, Timestamp};
 
 use super::reads::Shown;
 use super::{Out, Replica};
@@ -24,7 +24,7 @@ impl<M: StorageBackend> Replica<M> {
         since: Time,
         from: Party,
         (request, timestamp): (u64, Timestamp),
-        (range, limit): (&KeyRange, u32),
+        (range, direction, limit): (&KeyRange, Direction, u32),
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
         let may_scan = self.may_scan(now, from, timestamp, range);
@@ -38,34 +38,33 @@ impl<M: StorageBackend> Replica<M> {
         self.table.raise_read_ceiling(timestamp.time);
         let limit = usize::try_from(limit).unwrap_or(SCAN_ROWS_MAX).clamp(1, SCAN_ROWS_MAX);
         let (mut rows, mut shown, mut live, mut looked_at): (Vec<ScanRow>, _, usize, usize) = (Vec::new(), Shown::default(), 0, 0);
+        let behind_last = |rows: &[ScanRow]| rows.last().and_then(|last| direction.behind(&last.key));
         let mut rest = part.clone();
-        // The page is complete up to here.
+        // The page is complete up to here, in its direction.
         let end = 'page: loop {
             let room = PageLimits { keys: (limit - live).max(STEP_MIN), bytes: PAGE_BYTES };
-            let step = self.table.range_page(&rest, timestamp, room)?;
+            let step = self.table.range_page(&rest, direction, timestamp, room)?;
             looked_at += step.looked_at;
             for row in step.rows {
                 if live >= limit || rows.len() >= SCAN_ROWS_MAX || shown.bytes >= PAGE_BYTES {
                     // What lies between the last key and this one may come into being: that is left to who reads on.
-                    let after_last = rows.last().and_then(|last| last.key.successor());
-                    break 'page after_last.unwrap_or(row.key);
+                    break 'page behind_last(&rows).unwrap_or_else(|| direction.begin(&part).clone());
                 }
                 let result = self.show(from, row.committed, row.prepared, &mut shown);
                 live += usize::from(result.has_value_perhaps());
                 rows.push(ScanRow { key: row.key, result });
             }
             if live >= limit
-                && let Some(after_last) = rows.last().and_then(|last| last.key.successor())
+                && let Some(behind) = behind_last(&rows)
             {
-                break after_last;
+                break behind;
             }
-            match KeyRange::new(step.end, part.high().clone()) {
+            match direction.left(&part, &step.end) {
                 Some(next) if looked_at < LOOKED_AT_MAX => rest = next,
-                Some(next) => break next.low().clone(),
-                None => break part.high().clone(),
+                Some(_) | None => break step.end,
             }
         };
-        let read = KeyRange::new(part.low().clone(), end.clone());
+        let read = if broken(Mutant::RangeRaisedAtWrongEnd) { Direction::Ascending } else { direction }.read(&part, &end);
         let is_promised = read.as_ref().is_none_or(|read| self.may_promise_range(now, from, timestamp, (read, rows.len())));
         if let Some(read) = read.filter(|_| is_promised)
             && !broken(Mutant::RangeTimestampUnraised)
@@ -78,7 +77,7 @@ impl<M: StorageBackend> Replica<M> {
         let (clock, bytes, prepared) = (self.table.clock(since), shown.bytes, shown.prepared);
         // Keys without values take room, too.
         let bytes = bytes + rows.iter().map(|row| row.key.as_bytes().len()).sum::<usize>();
-        out.send_large(from, Message::ScanReply { request, clock, rows, end, prepared, is_promised }, bytes);
+        out.send_large(from, Message::ScanReply { request, clock, direction, rows, end, prepared, is_promised }, bytes);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use mutants::{Mutant, broken};
 use store::{PageLimits, StorageBackend, StoreError, Version};
 use types::limits::RANGE_DELETED_MAX;
-use types::{Key, KeyRange, Timestamp};
+use types::{Direction, Key, KeyRange, Timestamp};
 
 use super::TransactionTable;
 use crate::check::Unread;
@@ -13,11 +13,11 @@ use crate::transaction::Transaction;
 /// How much is looked at together when a transaction is judged: about so many keys, and bytes of keys and values.
 const STEP: PageLimits = PageLimits { keys: 256, bytes: 1 << 20 };
 
-/// Keys of a range, from its beginning.
+/// Keys of a range, from one of its ends.
 pub(crate) struct RangePage {
-    /// Of each key that has a version or a prepared write below the reader, in the order of keys, what there is.
+    /// Of each key that has a version or a prepared write below the reader, in that direction, what there is.
     pub rows: Vec<RangeRow>,
-    /// Up to where this is all there is.
+    /// Up to where, in that direction, this is all there is.
     pub end: Key,
     /// How many keys were looked at for it, about.
     pub looked_at: usize,
@@ -33,25 +33,38 @@ pub(crate) struct RangeRow {
 }
 
 impl<M: StorageBackend> TransactionTable<M> {
-    /// The first keys of `range`, as many as fit into `limits` but at least one, as a reader at `before` finds them, who must be above the
-    /// store's watermark.
-    pub fn range_page(&self, range: &KeyRange, before: Timestamp, limits: PageLimits) -> Result<RangePage, StoreError> {
-        let page = self.store.page(range.low(), Some(range.high()), before.predecessor(), limits)?;
-        let mut end = page.next.unwrap_or_else(|| range.high().clone());
+    /// The keys of `range` that come first in this direction, as many as fit into `limits` but at least one, as a reader at `before` finds
+    /// them, who must be above the store's watermark.
+    pub fn range_page(
+        &self,
+        range: &KeyRange,
+        direction: Direction,
+        before: Timestamp,
+        limits: PageLimits,
+    ) -> Result<RangePage, StoreError> {
+        let page = self.store.page((range.low(), Some(range.high())), direction, before.predecessor(), limits)?;
+        let mut end = page.next.unwrap_or_else(|| direction.end(range).clone());
         let mut versions = page.versions.into_iter().peekable();
-        let mut written = self.written.range(range.low()..&end).peekable();
+        let read = direction.read(range, &end);
+        let written = read.iter().flat_map(|read| direction.of(self.written.range(read.low()..read.high())));
+        let mut written = written.peekable();
+        let mut last: Option<Key> = None;
         let (mut rows, mut written_only) = (Vec::with_capacity(versions.len()), 0);
         loop {
             let key = match (versions.peek(), written.peek()) {
                 (None, None) => break,
                 (Some((key, _)), None) => key.clone(),
                 (None, Some(key)) => (*key).clone(),
-                (Some((key, _)), Some(written)) => key.min(written).clone(),
+                (Some((key, _)), Some(written)) if direction.order(*written, key).is_lt() => (*written).clone(),
+                (Some((key, _)), Some(_)) => key.clone(),
             };
-            if written_only >= limits.keys.max(1) {
-                end = key;
+            if written_only >= limits.keys.max(1)
+                && let Some(behind) = last.as_ref().and_then(|last| direction.behind(last))
+            {
+                end = behind;
                 break;
             }
+            last = Some(key.clone());
             let committed = versions.next_if(|(one, _)| *one == key).map(|(_, version)| version);
             let is_written = written.next_if(|one| **one == key).is_some();
             written_only += usize::from(committed.is_none());
@@ -78,7 +91,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             return Ok(Unread::Unknown); // It is too old to be judged, too.
         }
         loop {
-            let page = self.range_page(&rest, timestamp, STEP)?;
+            let page = self.range_page(&rest, Direction::Ascending, timestamp, STEP)?;
             let is_read = |row: &&RangeRow| transaction.read_of(&row.key).is_some();
             let read = page.rows.iter().filter(is_read).count();
             for row in page.rows.iter().filter(|row| !is_read(row)) {

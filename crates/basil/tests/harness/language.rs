@@ -49,7 +49,7 @@ use basil::{Buffer, Certificate, Command, Decision, Event, RangeFound, ReadFound
 use engine::ReadMode;
 use machine::Voters;
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, KeyRange, Party, ReplicaId, Timestamp, TransactionId, Value};
+use types::{ClientId, Direction, Key, KeyRange, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::words::{self, instant};
 use super::world::{Envelope, Kind, Lie, World, party};
@@ -286,14 +286,15 @@ impl Script {
         let operation = self.operation(name);
         let (client, timestamp) = (self.work(name).client, self.work(name).buffer.timestamp());
         let limit = line.words.get(4).map_or(100, |limit| limit.parse().expect("a number of keys"));
-        let range = range(line.word(2));
+        let is_last = line.words.get(3).is_some_and(|word| *word == "last");
+        let (range, direction) = (range(line.word(2)), if is_last { Direction::Descending } else { Direction::Ascending });
         let mode = match line.word(0) {
             "scan-only" => ReadMode::ReadOnly,
             "scan-as-of" => ReadMode::AsOf,
             _ => ReadMode::Interactive,
         };
         self.work(name).is_as_of |= mode == ReadMode::AsOf;
-        self.world.command(client, Command::Scan { operation, timestamp, range, limit, mode });
+        self.world.command(client, Command::Scan { operation, timestamp, range, direction, limit, mode });
         self.deliver_reads(client, line);
     }
 

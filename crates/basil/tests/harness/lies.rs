@@ -2,16 +2,22 @@
 
 use basil::Transaction;
 use basil::message::{PendingWrite, ReadResult, ScanRow};
-use types::{Key, KeyRange, Timestamp};
+use types::{Direction, Key, KeyRange, Timestamp};
 
 use super::world::Lie;
 
 /// Has a liar's page say what the lie wants.
-pub fn distort_page(lie: &Lie, range: &KeyRange, rows: &mut Vec<ScanRow>, end: &mut Key, prepared: &mut Vec<Transaction>) {
+pub fn distort_page(
+    lie: &Lie,
+    (range, direction): (&KeyRange, Direction),
+    rows: &mut Vec<ScanRow>,
+    end: &mut Key,
+    prepared: &mut Vec<Transaction>,
+) {
     let mut say = |key: &Key, result: ReadResult| {
         rows.retain(|row| row.key != *key);
         rows.push(ScanRow { key: key.clone(), result });
-        rows.sort_by(|one, other| one.key.cmp(&other.key));
+        rows.sort_by(|one, other| direction.order(&one.key, &other.key));
     };
     match lie {
         Lie::Says { key, version, value } if range.contains(key) => {
@@ -24,11 +30,10 @@ pub fn distort_page(lie: &Lie, range: &KeyRange, rows: &mut Vec<ScanRow>, end: &
         }
         Lie::Hides { key } => rows.retain(|row| row.key != *key),
         Lie::Stops { key } => {
-            rows.retain(|row| row.key < *key);
             *end = key.clone();
         }
-        Lie::ClaimsAll => *end = range.high().clone(),
+        Lie::ClaimsAll => *end = direction.end(range).clone(),
         _ => {}
     }
-    rows.retain(|row| row.key < *end);
+    rows.retain(|row| direction.has_passed(&row.key, end));
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use machine::Time;
-use types::{ClientId, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{ClientId, Direction, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 /// When scripts begin; their times are relative to it, in milliseconds.
 pub const BEGINNING: Time = Time(1_700_000_000_000_000_000);
@@ -140,6 +140,14 @@ impl Names {
 
     pub fn of(&self, id: TransactionId) -> String {
         self.0.get(&id).cloned().unwrap_or_else(|| "an unnamed transaction".to_owned())
+    }
+}
+
+/// How far a page of a range has come.
+pub fn all_up_to(direction: Direction, end: &Key) -> String {
+    match direction {
+        Direction::Ascending => format!("that is all before {end}"),
+        Direction::Descending => format!("that is all from {end} on"),
     }
 }
 

@@ -624,10 +624,10 @@ impl World {
                 _ => {}
             }
         }
-        if let Message::ScanReply { request, rows, end, prepared, .. } = message {
+        if let Message::ScanReply { request, direction, rows, end, prepared, .. } = message {
             let range = self.ranges_asked.get(&(to, *request)).cloned().expect("it was asked");
             for lie in &self.seats[&replica].lies {
-                distort_page(lie, &range, rows, end, prepared);
+                distort_page(lie, (&range, *direction), rows, end, prepared);
             }
         }
         let Message::ReadReply { request, results, prepared, .. } = message else { return };
@@ -765,9 +765,9 @@ impl World {
                 let each = keys.iter().zip(results).map(|(key, result)| self.words_of_result(key, result, prepared)).collect::<Vec<_>>();
                 Some(format!("answer{{s}} {}{}", each.join("; "), words::unpromised(*is_promised)))
             }
-            Message::ScanReply { rows, end, prepared, is_promised, .. } => {
+            Message::ScanReply { direction, rows, end, prepared, is_promised, .. } => {
                 let mut each: Vec<String> = rows.iter().map(|row| self.words_of_result(&row.key, &row.result, prepared)).collect();
-                each.push(format!("that is all before {end}"));
+                each.push(words::all_up_to(*direction, end));
                 Some(format!("answer{{s}} {}{}", each.join("; "), words::unpromised(*is_promised)))
             }
             Message::Decided { certificate } => {

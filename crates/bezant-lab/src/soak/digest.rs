@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use types::codec::Encode as _;
 use types::limits::{FRAME_BYTES_MAX, SCAN_ROWS_MAX};
-use types::{Key, KeyRange, ReplicaId, Timestamp};
+use types::{Direction, Key, KeyRange, ReplicaId, Timestamp};
 
 use bezant::failure::{Attempt as _, Failure};
 
@@ -106,8 +106,8 @@ async fn read_all(target: &Target, speaker: &Speaker, address: std::net::SocketA
     let mut request = 0;
     while let Some(range) = KeyRange::new(low.clone(), high.clone()) {
         request += 1;
-        let limit = SCAN_ROWS_MAX as u32;
-        stream.write_all(&frames([Message::Scan { request, timestamp, range, limit }], Apart::Full)).await?;
+        let (direction, limit) = (Direction::Ascending, SCAN_ROWS_MAX as u32);
+        stream.write_all(&frames([Message::Scan { request, timestamp, range, direction, limit }], Apart::Full)).await?;
         stream.flush().await?;
         let (rows, end) = loop {
             match next_message(target, &mut buffer)? {

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use simulator::Outcomes;
-use types::{Key, KeyRange, Value};
+use types::{Direction, Key, KeyRange, Value};
 
 use super::keys;
 use crate::cycle::cycle;
@@ -36,10 +36,11 @@ pub(crate) enum Told {
     Aborted,
 }
 
-/// A range that was read: what was found, and how many keys were wanted at most.
+/// A range that was read, from one of its ends: what was found, and how many keys were wanted at most.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
     pub range: KeyRange,
+    pub direction: Direction,
     pub limit: usize,
     pub rows: Vec<(Key, Value)>,
 }
@@ -48,7 +49,7 @@ impl Scan {
     /// Whether it would have found a key that has a value.
     fn covers(&self, key: &Key) -> bool {
         let is_full = self.rows.len() >= self.limit;
-        self.range.contains(key) && self.rows.last().is_none_or(|(last, _)| !is_full || key <= last)
+        self.range.contains(key) && self.rows.last().is_none_or(|(last, _)| !is_full || self.direction.order(key, last).is_le())
     }
 }
 
@@ -165,7 +166,7 @@ pub(crate) fn check(records: &[Record], world: &World<'_>, more: impl Fn(&Record
 
 /// A range has its keys in order, and no more than were wanted.
 fn misread(record: &Record, scan: &Scan) -> Option<Wrong> {
-    let in_order = scan.rows.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    let in_order = scan.rows.is_sorted_by(|(one, _), (next, _)| scan.direction.order(one, next).is_lt());
     let is_right = in_order && scan.rows.len() <= scan.limit && scan.rows.iter().all(|(key, _)| scan.range.contains(key));
     (!is_right).then(|| ("ranges", format!("{} read {} and found {:?}", record.who, scan.range, scan.rows)))
 }
@@ -378,7 +379,7 @@ mod tests {
         let write = record((1, 2), &[("counter/0", "-")], &[("counter/0", "a")]);
         assert_eq!(checkers(&[write.clone(), record((3, 4), &[("counter/0", "-")], &[])]), ["strict"]);
         let mut scan = record((3, 4), &[], &[]);
-        scan.scans.push(Scan { range: keys::log(0), limit: 9, rows: Vec::new() });
+        scan.scans.push(Scan { range: keys::log(0), direction: Direction::Ascending, limit: 9, rows: Vec::new() });
         let entry = record((1, 2), &[], &[("log/5", "a")]);
         assert_eq!(checkers(&[entry.clone(), scan.clone()]), ["strict"], "a range may miss nothing");
         scan.scans[0].rows = vec![(Key::from("log/5"), keys::tagged(0, "a"))];

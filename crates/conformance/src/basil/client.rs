@@ -18,7 +18,7 @@ use engine::{
 use machine::{Input, InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
-use types::{ClientId, Cluster, Key, KeyRange, Timestamp, TransactionId};
+use types::{ClientId, Cluster, Direction, Key, KeyRange, Timestamp, TransactionId};
 
 use super::Basil;
 use super::checker::{History, Scan, Seen};
@@ -87,7 +87,7 @@ struct Strand {
     seen: Seen,
     evidence: Vec<Evidence>,
     /// The range asked for, and how many keys of it.
-    asked: Option<(KeyRange, usize)>,
+    asked: Option<(KeyRange, Direction, usize)>,
     /// What its read has found, versions and all.
     found: Vec<ReadFound>,
     /// As which transactions its session has tried to commit it.
@@ -133,10 +133,10 @@ impl Strand {
             self.seen.read(key, version(key), value.as_ref());
         }
         self.evidence.push(evidence);
-        let Some((range, limit)) = self.asked.take() else { return self.known.read(found) };
+        let Some((range, direction, limit)) = self.asked.take() else { return self.known.read(found) };
         // What nobody may be told of, and the transaction goes by: there was something, and what is undecided takes it away.
         versions.iter().filter(|one| one.value.is_none()).for_each(|one| self.seen.read(&one.key, one.version, None));
-        self.seen.scans.push(Scan { range, limit, keys: found.iter().map(|(key, _)| key.clone()).collect() });
+        self.seen.scans.push(Scan { range, direction, limit, keys: found.iter().map(|(key, _)| key.clone()).collect() });
         self.known.scanned(found);
     }
 }
@@ -210,10 +210,10 @@ impl BasilClient {
         let (timestamp, mode) = (strand.timestamp, strand.mode());
         let request = match strand.plan.advance(&strand.known, &strand.tag) {
             Step::Read(keys) => Request::Read { timestamp, keys, mode },
-            Step::Scan(range, limit) => {
+            Step::Scan(range, direction, limit) => {
                 let (low, high) = (range.low().clone(), range.high().clone());
-                strand.asked = Some((range, limit));
-                Request::Scan { timestamp, low, high, limit, mode }
+                strand.asked = Some((range, direction, limit));
+                Request::Scan { timestamp, low, high, direction, limit, mode }
             }
             Step::Commit(writes) => {
                 if strand.as_of.is_some() {
@@ -479,9 +479,11 @@ pub(crate) fn describe(message: &Message) -> String {
         Message::ReadReply { request, results, prepared, .. } => {
             format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())
         }
-        Message::Scan { request, timestamp, range, limit } => format!("Scan {request} at {timestamp} of {range}, {limit} keys"),
+        Message::Scan { request, timestamp, range, direction, limit } => {
+            format!("Scan {request} at {timestamp} of {range}, {direction:?}, {limit} keys")
+        }
         Message::ScanReply { request, rows, end, prepared, .. } => {
-            format!("ScanReply {request} of {} keys before {end}, {} prepared", rows.len(), prepared.len())
+            format!("ScanReply {request} of {} keys up to {end}, {} prepared", rows.len(), prepared.len())
         }
         Message::Voted { vote, conflict } => {
             let why = if conflict.is_some() { ", with a conflict" } else { "" };

@@ -10,7 +10,7 @@ use basil::message::{
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, Random, named};
 use simulator::Heard;
-use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, Timestamp, Value};
+use types::{ClientId, Cluster, Direction, Key, KeyRange, Party, ReplicaId, Timestamp, Value};
 
 use super::Basil;
 use super::lying_leader::LyingLeader;
@@ -51,7 +51,7 @@ named! {
         Forget,
         /// Refuses whatever it is asked, for one reason or another.
         RefuseAll,
-        /// Answers every other read with nothing at all, and stops early in ranges.
+        /// Answers every other read with nothing at all, and stops early in ranges, or begins at their other end.
         WithholdReads,
         /// Says that nothing newer is prepared, whatever is.
         HidePrepared,
@@ -258,10 +258,18 @@ impl Liar {
         &mut self,
         timestamp: Timestamp,
         range: &KeyRange,
+        direction: &mut Direction,
         rows: &mut Vec<ScanRow>,
         end: &mut Key,
         prepared: &mut Vec<Transaction>,
     ) {
+        if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(100) {
+            // From the end that nobody asked for, and all of it.
+            *direction = if *direction == Direction::Ascending { Direction::Descending } else { Direction::Ascending };
+            *end = direction.end(range).clone();
+            rows.reverse();
+        }
+        let direction = *direction;
         let (keys, mut results): (Vec<Key>, Vec<ReadResult>) = rows.drain(..).map(|row| (row.key, row.result)).unzip();
         self.bend_reply(Some((timestamp, keys.clone())), &mut results, prepared);
         rows.extend(keys.into_iter().zip(results).map(|(key, result)| ScanRow { key, result }));
@@ -271,21 +279,24 @@ impl Liar {
                 1 => rows.retain(|_| self.random.chance(500)),
                 _ => rows.truncate(self.random.index(rows.len().max(1))),
             }
-            *end = range.high().clone();
+            *end = direction.end(range).clone();
         }
         if self.does(ReplicaStrategy::InventVersions) {
             // Every liar tells the same lie.
             let version = Timestamp::new(timestamp.time.saturating_sub(1), self.victims[0]);
             let result = ReadResult { version, value: Some(Value::from("6000#a lie")), pending: PendingWrite::None };
             let mut added = plan::all_keys();
-            added.retain(|key| range.contains(key) && *key < *end && rows.iter().all(|row| row.key != *key));
+            added.retain(|key| range.contains(key) && direction.has_passed(key, end) && rows.iter().all(|row| row.key != *key));
             rows.extend(added.into_iter().take(2).map(|key| ScanRow { key, result: result.clone() }));
-            rows.sort_by(|one, other| one.key.cmp(&other.key));
+            rows.sort_by(|one, other| direction.order(&one.key, &other.key));
         }
         if self.does(ReplicaStrategy::WithholdReads)
             && let Some(last) = rows.pop()
         {
-            *end = last.key;
+            *end = match direction {
+                Direction::Ascending => last.key,
+                Direction::Descending => last.key.successor().expect("the range's end lies above"),
+            };
         }
     }
 
@@ -508,10 +519,10 @@ impl simulator::Liar<Basil> for Liar {
                     }
                     self.bend_reply(asked, results, prepared);
                 }
-                Message::ScanReply { request, clock, rows, end, prepared, .. } => {
+                Message::ScanReply { request, clock, direction, rows, end, prepared, .. } => {
                     *clock = another_time(*clock, *request);
                     if let Some((timestamp, range)) = self.ranges.get(&(*to, *request)).cloned() {
-                        self.bend_page(timestamp, &range, rows, end, prepared);
+                        self.bend_page(timestamp, &range, direction, rows, end, prepared);
                     }
                 }
                 Message::ClockReply { asked_at, clock } | Message::ClockProposal { asked_at, clock } => {

@@ -131,6 +131,7 @@ impl System for Basil {
 
     const MAKES_UP_FOR_ROWS: bool = true;
     const KINDS_OF_KEYS: &'static [&'static str] = &plan::KINDS_OF_KEYS;
+    const BOUNDS: &'static [&'static str] = &["slot/06", "counter/", "account/4", "slot/03", "ring/3"];
     const SCENARIOS: &'static [ScenarioKind] = &[
         scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
         scenario(

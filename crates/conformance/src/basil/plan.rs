@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use random::{Named as _, Random};
-use types::{Key, KeyRange, Value};
+use types::{Direction, Key, KeyRange, Value};
 
 /// How many accounts there are, and what is in each at first.
 pub(crate) const ACCOUNTS: u64 = 8;
@@ -46,7 +46,9 @@ pub(crate) enum Plan {
     /// Sees which slots are taken, and takes one while they are few, or else leaves the first: two who take at once exclude one another,
     /// though neither knows the other's slot.
     Take { slot: u64 },
-    /// Reads the first keys of a range, and writes nothing.
+    /// Sees the last slots that are taken, and leaves the lowest of those for another.
+    Move { limit: u64, slot: u64 },
+    /// Reads the first keys of a range, or the last, and writes nothing.
     Sweep { first: u64, limit: u64 },
     /// Reads all accounts as they were so long ago, and then all slots.
     Past { ago_ms: u64 },
@@ -73,6 +75,8 @@ random::named! {
         Rotate,
         /// See [`Plan::Take`].
         Take,
+        /// See [`Plan::Move`].
+        Move,
         /// See [`Plan::Sweep`].
         Sweep,
         /// See [`Plan::Past`].
@@ -87,7 +91,7 @@ random::named! {
 impl PlanKind {
     /// Whether it reads ranges.
     pub fn scans(self) -> bool {
-        matches!(self, Self::Take | Self::Sweep)
+        matches!(self, Self::Take | Self::Move | Self::Sweep)
     }
 }
 
@@ -96,8 +100,8 @@ impl PlanKind {
 pub(crate) enum Step {
     /// To know these keys.
     Read(Vec<Key>),
-    /// To know the first keys of a range that have values, so many at most.
-    Scan(KeyRange, usize),
+    /// To know the keys of a range that have values, from one of its ends, so many at most.
+    Scan(KeyRange, Direction, usize),
     /// To commit these writes, each key once, in key order; `None` deletes.
     Commit(Vec<(Key, Option<Value>)>),
 }
@@ -198,6 +202,7 @@ impl Plan {
         let ranges: Vec<PlanKind> = allowed.iter().copied().filter(|kind| kind.scans()).collect();
         if !ranges.is_empty() && (random.chance(150) || allowed.len() == ranges.len()) {
             return match random.pick(&ranges) {
+                PlanKind::Move => Self::Move { limit: random.between(1, 2), slot: random.below(SLOTS) },
                 PlanKind::Sweep => Self::Sweep { first: random.below(SLOTS), limit: random.between(1, 4) },
                 _ => Self::Take { slot: random.below(SLOTS) },
             };
@@ -247,6 +252,7 @@ impl Plan {
             Self::Look { .. } => PlanKind::Look,
             Self::Rotate { .. } => PlanKind::Rotate,
             Self::Take { .. } => PlanKind::Take,
+            Self::Move { .. } => PlanKind::Move,
             Self::Sweep { .. } => PlanKind::Sweep,
             Self::Past { .. } => PlanKind::Past,
             Self::Peek { .. } => PlanKind::Peek,
@@ -254,15 +260,18 @@ impl Plan {
         }
     }
 
-    /// The range that it reads, and how much of it.
-    fn sweep(&self) -> (KeyRange, usize) {
+    /// The range that it reads, from which end, and how much of it.
+    fn scan(&self) -> Step {
+        let size = |limit: u64| usize::try_from(limit).expect("it is small");
         match *self {
             Self::Sweep { first, limit } => {
                 let low = if first.is_multiple_of(2) { slot(first) } else { Key::from("") };
                 let range = KeyRange::new(low, slots().high().clone()).expect("it has keys");
-                (range, usize::try_from(limit).expect("it is small"))
+                let is_up = (first / 2 + limit).is_multiple_of(2);
+                Step::Scan(range, if is_up { Direction::Ascending } else { Direction::Descending }, size(limit))
             }
-            _ => (slots(), all_keys().len()),
+            Self::Move { limit, .. } => Step::Scan(slots(), Direction::Descending, size(limit)),
+            _ => Step::Scan(slots(), Direction::Ascending, all_keys().len()),
         }
     }
 
@@ -295,9 +304,10 @@ impl Plan {
             Self::Peek { blob: which } => missing(vec![blob(which)], known).unwrap_or_else(|| commit([])),
             Self::Audit => missing((0..ACCOUNTS).map(account).collect(), known).unwrap_or_else(|| commit([])),
             Self::Rotate { start } => rotate(start, known, tag),
-            Self::Take { .. } | Self::Sweep { .. } if !known.has_scanned => {
-                let (first, limit) = self.sweep();
-                Step::Scan(first, limit)
+            Self::Take { .. } | Self::Move { .. } | Self::Sweep { .. } if !known.has_scanned => self.scan(),
+            Self::Move { slot: which, .. } => {
+                let lowest = known.keys.iter().find(|(_, value)| value.is_some()).map(|(key, _)| (key.clone(), None));
+                Step::Commit(lowest.into_iter().flat_map(|left| BTreeMap::from([left, (slot(which), tagged(0, tag))])).collect())
             }
             Self::Take { slot: which } => {
                 let taken: Vec<&Key> = known.keys.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key).collect();
@@ -310,10 +320,10 @@ impl Plan {
             Self::Past { .. } => match missing((0..ACCOUNTS).map(account).collect(), known) {
                 Some(step) => step,
                 None if known.has_scanned => commit([]),
-                None => Step::Scan(slots(), all_keys().len()),
+                None => self.scan(),
             },
             // What ranges hold is read as ranges and once more key by key.
-            Self::Everything if !known.has_scanned => Step::Scan(slots(), all_keys().len()),
+            Self::Everything if !known.has_scanned => self.scan(),
             Self::Everything => missing(all_keys(), known).unwrap_or_else(|| commit([])),
         }
     }

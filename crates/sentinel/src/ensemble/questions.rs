@@ -49,9 +49,9 @@ impl Member {
         Ok(Some(match question {
             Question::Begin => (server.begin_for(now, from, outbox)?, Waits::ForWhatIsProposed),
             Question::Read { keys, is_settled } => (found(zxid, server.find(keys))?, Waits::of(is_settled)),
-            Question::Scan { range, rows_max, is_settled } => {
+            Question::Scan { range, direction, rows_max, is_settled } => {
                 let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX).min(TRANSACTION_READS_MAX);
-                (found(zxid, server.scan(&range, rows_max))?, Waits::of(is_settled))
+                (found(zxid, server.scan(&range, direction, rows_max))?, Waits::of(is_settled))
             }
             Question::Check { seen } => {
                 let answer = if server.state.is_as_seen(&seen)? { Answer::Committed { zxid } } else { Answer::Conflict };

@@ -3,7 +3,7 @@
 use crypto::{BatchSignature, Claim, Compress, Rejection, Signable, SignatureClaims};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{TRANSACTION_RANGES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
-use types::{Cluster, ClusterId, Digest, Key, KeyRange, ReplicaId, Value};
+use types::{Cluster, ClusterId, Digest, Direction, Key, KeyRange, ReplicaId, Value};
 
 use crate::ensemble;
 
@@ -30,8 +30,8 @@ pub enum Question {
     Begin,
     /// The values of these keys.
     Read { keys: Vec<Key>, is_settled: bool },
-    /// The keys of a range that have values, so many at most.
-    Scan { range: KeyRange, rows_max: u32, is_settled: bool },
+    /// The keys of a range that have values, from one of its ends, so many at most.
+    Scan { range: KeyRange, direction: Direction, rows_max: u32, is_settled: bool },
     /// Is all as it was seen?
     Check { seen: Seen },
     /// If it is, write this. It is the commit of that number in that slot of a session.
@@ -292,9 +292,10 @@ impl Encode for Question {
                 encode_sequence(keys, out);
                 is_settled.encode(out);
             }
-            Self::Scan { range, rows_max, is_settled } => {
+            Self::Scan { range, direction, rows_max, is_settled } => {
                 out.push(3);
                 range.encode(out);
+                direction.encode(out);
                 rows_max.encode(out);
                 is_settled.encode(out);
             }
@@ -319,7 +320,12 @@ impl Decode for Question {
         Ok(match u8::decode(reader)? {
             1 => Self::Begin,
             2 => Self::Read { keys: reader.sequence("keys", TRANSACTION_READS_MAX)?, is_settled: bool::decode(reader)? },
-            3 => Self::Scan { range: KeyRange::decode(reader)?, rows_max: u32::decode(reader)?, is_settled: bool::decode(reader)? },
+            3 => Self::Scan {
+                range: KeyRange::decode(reader)?,
+                direction: Direction::decode(reader)?,
+                rows_max: u32::decode(reader)?,
+                is_settled: bool::decode(reader)?,
+            },
             4 => Self::Check { seen: Seen::decode(reader)? },
             5 => Self::Commit {
                 session: u64::decode(reader)?.cast_signed(),
@@ -448,7 +454,7 @@ mod tests {
         let questions = [
             Question::Begin,
             Question::Read { keys: vec![key(), key()], is_settled: true },
-            Question::Scan { range: range(), rows_max: 7, is_settled: false },
+            Question::Scan { range: range(), direction: Direction::Descending, rows_max: 7, is_settled: false },
             Question::Check { seen: seen() },
             Question::Commit { session: -1, slot: 3, sequence: u64::MAX, seen: seen(), writes },
         ];
@@ -496,7 +502,7 @@ mod tests {
         for (question, parts) in [
             (Question::Begin, 1),
             (Question::Read { keys: vec![empty(); 100], is_settled: true }, 100),
-            (Question::Scan { range: range(), rows_max: 1, is_settled: true }, 2),
+            (Question::Scan { range: range(), direction: Direction::Ascending, rows_max: 1, is_settled: true }, 2),
             (Question::Check { seen: seen(10, 10) }, 40),
             (Question::Commit { session: 1, slot: 0, sequence: 1, seen: seen(10, 10), writes }, 50),
         ] {

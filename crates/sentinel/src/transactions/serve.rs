@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use jute::{Acl, Create, CreateMode, Operation, PASSWORD_BYTES};
 use mutants::{Mutant, broken};
-use types::{ClientId, Key, KeyRange, Permission, Session, Value};
+use types::{ClientId, Direction, Key, KeyRange, Permission, Session, Value};
 
 use super::keys::{COMMITS, KEYS, ROOT, is_slot, key_of, name_of, path_of, slot_path};
 use super::message::{Answer, Question, Reason, Row, Seen, SeenRange, Version, Write};
@@ -114,10 +114,11 @@ impl State {
         Ok(Row { key, version: node.stat.mzxid, value: Some(value) })
     }
 
-    /// The keys of a range that have values, in order.
-    fn keys_in(&self, range: &KeyRange) -> impl Iterator<Item = Key> {
+    /// The keys of a range that have values, in this direction.
+    fn keys_in(&self, range: &KeyRange, direction: Direction) -> impl Iterator<Item = Key> {
         let children = self.nodes.get(KEYS).map(|node| &node.children);
-        let names = children.into_iter().flat_map(|children| children.between(name_of(range.low()), name_of(range.high())));
+        let (low, high) = (name_of(range.low()), name_of(range.high()));
+        let names = children.map(|children| children.between(low, high, direction)).into_iter().flatten();
         names.filter_map(key_of)
     }
 
@@ -132,7 +133,9 @@ impl State {
         }
         for SeenRange { range, rows } in &seen.ranges {
             let is_same = self.are_as_seen(rows)?;
-            if !is_same || !(broken(Mutant::RangeUnchecked) || self.keys_in(range).eq(rows.iter().map(|row| row.key.clone()))) {
+            if !is_same
+                || !(broken(Mutant::RangeUnchecked) || self.keys_in(range, Direction::Ascending).eq(rows.iter().map(|row| row.key.clone())))
+            {
                 return Ok(false);
             }
         }
@@ -188,8 +191,8 @@ impl Server {
         keys.into_iter().map(|key| Ok(within(self.state.row(key)?, &mut bytes)?)).collect()
     }
 
-    pub(crate) fn scan(&self, range: &KeyRange, rows_max: usize) -> Result<Vec<Row>, NotFound> {
-        self.find(self.state.keys_in(range).take(rows_max).collect())
+    pub(crate) fn scan(&self, range: &KeyRange, direction: Direction, rows_max: usize) -> Result<Vec<Row>, NotFound> {
+        self.find(self.state.keys_in(range, direction).take(rows_max).collect())
     }
 
     /// A session for the process `from`: the one it has, or a new one.

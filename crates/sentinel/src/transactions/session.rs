@@ -16,7 +16,7 @@ use engine::{
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use mutants::{Mutant, broken};
 use types::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
-use types::{Cluster, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
+use types::{Cluster, Direction, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use crate::limits::ENGINE_SLOTS_MAX;
 
@@ -126,8 +126,8 @@ enum Purpose {
     Begin,
     /// To read, for this number of the application's.
     Read(u64),
-    /// To scan at most so many rows of a range.
-    Scan(u64, KeyRange, usize),
+    /// To scan at most so many rows of a range, from one of its ends.
+    Scan(u64, KeyRange, Direction, usize),
     /// To commit what only reads.
     Check(u64, Timestamp),
     /// To commit.
@@ -178,15 +178,15 @@ impl Session {
             Request::Submit { .. } | Request::Private(_) => return Some(Err(Refusal::Unsupported(capability))),
             Request::Read { keys, .. } if keys.len() > TRANSACTION_READS_MAX => return Some(Err(too_many("reads", TRANSACTION_READS_MAX))),
             Request::Read { keys, mode, .. } => (Purpose::Read(operation), Question::Read { keys, is_settled: mode == ReadMode::ReadOnly }),
-            Request::Scan { low, high, limit, mode, .. } => {
+            Request::Scan { low, high, direction, limit, mode, .. } => {
                 let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
                     let evidence = Evidence::new(Evident { zxid: 0, is_settled: true, seen: Seen::default() });
                     return Some(Ok(Response::Found(Found { found: Vec::new(), evidence })));
                 };
                 // Where as many come as a transaction may read, there may be more: who asked for more is told so.
                 let rows_max = u32::try_from(limit.min(TRANSACTION_READS_MAX)).expect("TRANSACTION_READS_MAX is less");
-                let question = Question::Scan { range: range.clone(), rows_max, is_settled: mode == ReadMode::ReadOnly };
-                (Purpose::Scan(operation, range, limit), question)
+                let question = Question::Scan { range: range.clone(), direction, rows_max, is_settled: mode == ReadMode::ReadOnly };
+                (Purpose::Scan(operation, range, direction, limit), question)
             }
             Request::Commit(commit) => match commit_of(operation, commit) {
                 Ok(Begun::Done(commit)) => {
@@ -359,7 +359,9 @@ impl Session {
     fn conclude(&mut self, ended: UnderWay, answer: Answer, outbox: &mut OutboxOf<Self>) {
         let outcome = match (&ended.purpose, answer) {
             (Purpose::Read(_), Answer::Found { zxid, rows }) => read(&ended.question, zxid, rows),
-            (Purpose::Scan(_, range, limit), Answer::Found { zxid, rows }) => scanned(&ended.question, range, *limit, zxid, rows),
+            (Purpose::Scan(_, range, direction, limit), Answer::Found { zxid, rows }) => {
+                scanned(&ended.question, (range, *direction, *limit), zxid, rows)
+            }
             (Purpose::Check(_, timestamp), Answer::Committed { zxid }) => {
                 Ok(Response::Committed(commit(*timestamp, zxid, CommitPath::ReadOnly)))
             }
@@ -489,18 +491,24 @@ fn read(question: &Question, zxid: i64, rows: Vec<Row>) -> Result<Response, Refu
 }
 
 /// What a scan found, where it may be that.
-fn scanned(question: &Question, range: &KeyRange, limit: usize, zxid: i64, rows: Vec<Row>) -> Result<Response, Refusal> {
+fn scanned(
+    question: &Question,
+    (range, direction, limit): (&KeyRange, Direction, usize),
+    zxid: i64,
+    rows: Vec<Row>,
+) -> Result<Response, Refusal> {
     let is_one = |row: &Row| range.contains(&row.key) && row.value.is_some();
-    if rows.len() > limit || !rows.iter().all(is_one) || !rows.is_sorted_by(|one, next| one.key < next.key) {
+    if rows.len() > limit || !rows.iter().all(is_one) || !rows.is_sorted_by(|one, next| direction.order(&one.key, &next.key).is_lt()) {
         return Err(Refusal::Unavailable);
     }
     if rows.len() == TRANSACTION_READS_MAX && limit > TRANSACTION_READS_MAX {
         return Err(Refusal::AnswerTooLarge);
     }
-    // Of what lies after the last row nothing is known where there are as many as were asked for.
-    let end = rows.last().filter(|_| rows.len() == limit).and_then(|row| row.key.successor());
-    let range = end.and_then(|end| KeyRange::new(range.low().clone(), end.min(range.high().clone()))).unwrap_or_else(|| range.clone());
-    let seen = rows.iter().map(|row| Version { key: row.key.clone(), version: row.version }).collect();
+    // Of what lies behind the last row nothing is known where there are as many as were asked for.
+    let is_cut = rows.len() == limit && !(direction == Direction::Descending && broken(Mutant::LastKeysUncut));
+    let end = rows.last().filter(|_| is_cut).and_then(|row| direction.behind(&row.key));
+    let range = end.and_then(|end| direction.read(range, &end)).unwrap_or_else(|| range.clone());
+    let seen = direction.of(rows.iter()).map(|row| Version { key: row.key.clone(), version: row.version }).collect();
     let seen = Seen { keys: Vec::new(), ranges: vec![SeenRange { range, rows: seen }] };
     Ok(response(rows, Evident { zxid, is_settled: is_settled(question), seen }))
 }

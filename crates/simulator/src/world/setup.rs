@@ -50,11 +50,11 @@ fn clients<S: System>(setting: &Setting<S>) -> Clients {
 /// # Panics
 /// When no cluster may be so large.
 pub fn cluster(faults: usize, replicas: Vec<Vec<[u8; 32]>>, clients: impl Iterator<Item = (ClientId, [u8; 32])>) -> Arc<Cluster> {
-    with_rights(faults, replicas, clients.map(|(id, public_key)| (id, Prefixes::all().of(public_key))).collect())
+    with_rights(faults, Placement::Hash, replicas, clients.map(|(id, public_key)| (id, Prefixes::all().of(public_key))).collect())
 }
 
-fn with_rights(faults: usize, replicas: Vec<Vec<[u8; 32]>>, clients: Vec<(ClientId, Permission)>) -> Arc<Cluster> {
-    let cluster = Cluster::new(ClusterId::new([7; 16]), faults, Placement::Hash, replicas, clients);
+fn with_rights(faults: usize, placement: Placement, replicas: Vec<Vec<[u8; 32]>>, clients: Vec<(ClientId, Permission)>) -> Arc<Cluster> {
+    let cluster = Cluster::new(ClusterId::new([7; 16]), faults, placement, replicas, clients);
     Arc::new(cluster.expect("such a cluster can be"))
 }
 
@@ -74,7 +74,7 @@ impl<S: System> World<S> {
             (*id, prefixes.of(secret(seed, &format!("client {at}")).public()))
         });
         let replica_keys = secrets.iter().map(|shard| shard.iter().map(SecretKey::public).collect()).collect();
-        let cluster = with_rights(setting.faults, replica_keys, permissions.collect());
+        let cluster = with_rights(setting.faults, setting.placement_of_keys(), replica_keys, permissions.collect());
         let changes = setting.fault_kinds.contains(&FaultKind::Reconfigure).then(|| {
             let replicas = (0..).zip(secrets.iter().flatten()).map(|(at, key)| (Actor::Replica(at), SecretKey::from_bytes(key.to_bytes())));
             let all = clients.honest.len() + clients.byzantine.len() + 1;

@@ -3,29 +3,32 @@
 use std::sync::Arc;
 
 use mutants::{Mutant, broken};
+use types::Direction;
 
 use super::run::{Cursor, Run};
 use crate::{Row, StoreError};
 
-/// The rows of several runs, in the order of keys.
+/// The rows of several runs, in one direction or the other.
 pub(crate) struct Merge {
+    direction: Direction,
     /// Newest first.
     cursors: Vec<Cursor>,
-    /// The places of cursors that are not at their end: a heap with the least key on top, and of equal keys the newest.
+    /// The places of cursors that are not at their end: a heap with the next key on top, and of equal keys the newest.
     heap: Vec<u32>,
     /// The last key that was passed.
     passed: Vec<u8>,
 }
 
 impl Merge {
-    /// Merges `runs`, newest first, from `from` on, reading about `ahead` bytes of each at once.
+    /// Merges `runs`, newest first: the rows that are neither before `low` nor, where it reads in descending order, at or after `high`.
+    /// It reads about `ahead` bytes of each at once.
     ///
     /// # Errors
     /// When a run is damaged, or the disk fails.
-    pub fn new(runs: &[Arc<Run>], from: &[u8], ahead: usize) -> Result<Self, StoreError> {
-        let cursors = runs.iter().map(|run| Cursor::seek(run.clone(), from, ahead)).collect::<Result<Vec<_>, _>>()?;
+    pub fn new(runs: &[Arc<Run>], between: (&[u8], Option<&[u8]>), direction: Direction, ahead: usize) -> Result<Self, StoreError> {
+        let cursors = runs.iter().map(|run| Cursor::seek(run.clone(), between, direction, ahead)).collect::<Result<Vec<_>, _>>()?;
         let heap = (0..).zip(&cursors).filter(|(_, cursor)| cursor.place.is_some()).map(|(number, _)| number).collect();
-        let mut merge = Self { cursors, heap, passed: Vec::new() };
+        let mut merge = Self { direction, cursors, heap, passed: Vec::new() };
         (0..merge.heap.len() / 2).rev().for_each(|at| merge.sink(at));
         Ok(merge)
     }
@@ -56,7 +59,7 @@ impl Merge {
 
     fn is_before(&self, one: u32, other: u32) -> bool {
         let (left, right) = (&self.cursors[one as usize], &self.cursors[other as usize]);
-        let by_key = left.place.cmp(&right.place).then_with(|| left.key().cmp(right.key()));
+        let by_key = self.direction.order(&left.place, &right.place).then_with(|| self.direction.order(left.key(), right.key()));
         by_key.then(if broken(Mutant::OlderRunWins) { other.cmp(&one) } else { one.cmp(&other) }).is_lt()
     }
 

@@ -12,11 +12,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
+use mutants::{Mutant, broken};
+use types::Direction;
 use types::codec::Encode as _;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -240,11 +243,12 @@ impl Run {
     /// # Errors
     /// When the disk fails in another way.
     pub fn is_sound(&self) -> Result<bool, StoreError> {
-        let (mut block, mut bytes) = (0, Vec::new());
+        let (mut block, mut bytes, mut entries) = (0, Vec::new(), Vec::new());
         while block < self.index.len() {
+            entries.clear();
             let next = self.index.after(block, self.index.start(block) + LOOKED_AT_BYTES);
             let read = self.read_blocks(block, next, &mut bytes);
-            match read.and_then(|()| (block..next).try_for_each(|looked_at| self.entries(&bytes, block, looked_at).map(drop))) {
+            match read.and_then(|()| (block..next).try_for_each(|looked_at| self.entries(&bytes, block, looked_at, &mut entries))) {
                 Ok(()) => block = next,
                 Err(error) if error.is_of_damaged_rows() => return Ok(false),
                 Err(error) => return Err(error),
@@ -253,15 +257,18 @@ impl Run {
         Ok(true)
     }
 
-    /// The entries of `block`, of which there is one at least, in bytes that were read from the block `from` on.
-    fn entries(&self, bytes: &[u8], from: usize, block: usize) -> Result<Vec<Entry>, StoreError> {
+    /// Adds the entries of `block`, of which there is one at least, in bytes that were read from the block `from` on.
+    fn entries(&self, bytes: &[u8], from: usize, block: usize, entries: &mut Vec<Entry>) -> Result<(), StoreError> {
         let place = |block: usize| (self.index.start(block) - self.index.start(from)) as usize;
-        let (mut at, end, mut entries) = (place(block), place(block + 1) - CHECKSUM_BYTES, Vec::new());
+        let (mut at, end) = (place(block), place(block + 1) - CHECKSUM_BYTES);
+        if at == end {
+            return Err(self.corrupt(self.index.start(block), "a block is empty"));
+        }
         while let Some(entry) = self.entry(bytes, at, end)? {
             at = entry.end;
             entries.push(entry);
         }
-        if entries.is_empty() { Err(self.corrupt(self.index.start(block), "a block is empty")) } else { Ok(entries) }
+        Ok(())
     }
 
     /// Writes all that can be read of it.
@@ -269,16 +276,17 @@ impl Run {
     /// # Errors
     /// When the disk fails in another way.
     pub fn salvage(&self, writer: &mut RunWriter) -> Result<(), StoreError> {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut entries) = (Vec::new(), Vec::new());
         for block in 0..self.index.len() {
+            entries.clear();
             let read = self.read_blocks(block, block + 1, &mut bytes);
-            let entries = match read.and_then(|()| self.entries(&bytes, block, block)) {
-                Ok(entries) => entries,
+            match read.and_then(|()| self.entries(&bytes, block, block, &mut entries)) {
+                Ok(()) => {}
                 Err(error) if error.is_of_damaged_rows() => continue,
                 Err(error) => return Err(error),
-            };
-            for Entry { key_at, row_at, end } in entries {
-                writer.push(Row { key: &bytes[key_at..row_at], row: &bytes[row_at..end] })?;
+            }
+            for Entry { key_at, row_at, end } in &entries {
+                writer.push(Row { key: &bytes[*key_at..*row_at], row: &bytes[*row_at..*end] })?;
             }
         }
         Ok(())
@@ -305,15 +313,19 @@ struct Entry {
     end: usize,
 }
 
-/// Goes through a run's rows in the order of keys.
+/// Goes through a run's rows, in one direction or the other.
 pub(crate) struct Cursor {
     run: Arc<Run>,
-    /// Blocks that are loaded: from the present one, up to this.
-    block: usize,
-    loaded_to: usize,
+    direction: Direction,
+    /// The blocks that are still to be loaded.
+    unloaded: Range<usize>,
+    /// What is loaded, from which block on, and those of its blocks that are still to come.
     bytes: Vec<u8>,
-    /// Where the loaded bytes begin in the file.
-    bytes_from: u64,
+    bytes_from: usize,
+    loaded: Range<usize>,
+    /// The entries of the present block, and those of them that are still to come.
+    entries: Vec<Entry>,
+    rest: Range<usize>,
     entry: Entry,
     /// The beginning of the present key, unless it is at its end.
     pub place: Option<u128>,
@@ -322,16 +334,27 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// At the first row that is not before `from`. It reads about `ahead` bytes at once.
+    /// At the first row, in `direction`, that is neither before `low` nor at or after `high`. It reads about `ahead` bytes at once.
     ///
     /// # Errors
     /// When the run is damaged, or the disk fails.
-    pub fn seek(run: Arc<Run>, from: &[u8], ahead: usize) -> Result<Self, StoreError> {
-        let block = run.index.block_of(from).unwrap_or(0);
-        let (entry, bytes_from) = (Entry::default(), run.index.start(block));
-        let mut cursor = Self { run, block, loaded_to: block, bytes: Vec::new(), bytes_from, entry, place: None, ahead };
+    pub fn seek(run: Arc<Run>, (low, high): (&[u8], Option<&[u8]>), direction: Direction, ahead: usize) -> Result<Self, StoreError> {
+        let unloaded = match (direction, high) {
+            (Direction::Ascending, _) => run.index.block_of(low).unwrap_or(0)..run.index.len(),
+            (Direction::Descending, None) => 0..run.index.len(),
+            (Direction::Descending, Some(high)) => {
+                0..run.index.block_of(high).map_or(0, |block| if broken(Mutant::DescentBeginsTooLow) { block } else { block + 1 })
+            }
+        };
+        let (bytes, entries, entry) = (Vec::new(), Vec::new(), Entry::default());
+        let (loaded, rest) = (0..0, 0..0);
+        let mut cursor = Self { run, direction, unloaded, bytes, bytes_from: 0, loaded, entries, rest, entry, place: None, ahead };
         cursor.advance()?;
-        while cursor.place.is_some() && cursor.key() < from {
+        let is_before = |key: &[u8]| match direction {
+            Direction::Ascending => key < low,
+            Direction::Descending => high.is_some_and(|high| key >= high),
+        };
+        while cursor.place.is_some() && is_before(cursor.key()) {
             cursor.advance()?;
         }
         Ok(cursor)
@@ -351,35 +374,49 @@ impl Cursor {
     /// As [`Cursor::seek`].
     pub fn advance(&mut self) -> Result<(), StoreError> {
         self.place = None;
-        let mut at = self.entry.end;
-        if self.block < self.loaded_to && at == self.block_end() {
-            self.block += 1;
-            at += CHECKSUM_BYTES;
-        }
-        if self.block == self.loaded_to {
-            if self.block == self.run.index.len() {
-                return Ok(());
+        if self.rest.is_empty() {
+            if self.loaded.is_empty() && !self.unloaded.is_empty() {
+                self.load()?;
             }
-            self.load()?;
-            at = 0;
+            let Some(block) = take(&mut self.loaded, self.direction) else { return Ok(()) };
+            self.entries.clear();
+            self.run.entries(&self.bytes, self.bytes_from, block, &mut self.entries)?;
+            self.rest = 0..self.entries.len();
         }
-        let entry = self.run.entry(&self.bytes, at, self.block_end())?;
-        self.entry = entry.ok_or_else(|| self.run.corrupt(self.run.index.start(self.block), "a block is empty"))?;
-        self.place = Some(beginning(self.key()));
+        if let Some(next) = take(&mut self.rest, self.direction) {
+            self.entry = self.entries[next];
+            self.place = Some(beginning(self.key()));
+        }
         Ok(())
     }
 
-    /// Where the present block's last row ends in the loaded bytes.
-    fn block_end(&self) -> usize {
-        (self.run.index.start(self.block + 1) - self.bytes_from) as usize - CHECKSUM_BYTES
-    }
-
+    /// Loads the next blocks, of which there is one at least.
     fn load(&mut self) -> Result<(), StoreError> {
-        self.bytes_from = self.run.index.start(self.block);
-        let end = self.bytes_from + self.ahead as u64;
-        let more = self.run.index.ends[self.block + 1..].iter().take_while(|(_, block_end)| *block_end <= end).count();
-        self.loaded_to = self.block + 1 + more;
-        self.run.read_blocks(self.block, self.loaded_to, &mut self.bytes)
+        let (index, Range { start, end }) = (&self.run.index, self.unloaded.clone());
+        self.loaded = match self.direction {
+            Direction::Ascending => {
+                let to = index.start(start) + self.ahead as u64;
+                start..start + 1 + (start + 1..end).take_while(|block| index.start(block + 1) <= to).count()
+            }
+            Direction::Descending => {
+                let from = index.start(end).saturating_sub(self.ahead as u64);
+                end - 1 - (0..end - 1).rev().take_while(|block| index.start(*block) >= from).count()..end
+            }
+        };
+        self.unloaded = match self.direction {
+            Direction::Ascending => self.loaded.end..end,
+            Direction::Descending => start..self.loaded.start,
+        };
+        self.bytes_from = self.loaded.start;
+        self.run.read_blocks(self.loaded.start, self.loaded.end, &mut self.bytes)
+    }
+}
+
+/// The next of these, in this direction.
+fn take(left: &mut Range<usize>, direction: Direction) -> Option<usize> {
+    match direction {
+        Direction::Ascending => left.next(),
+        Direction::Descending => left.next_back(),
     }
 }
 

@@ -3,7 +3,7 @@
 use machine::{Durable as _, Machine as _};
 use sentinel::Corruption;
 use sentinel::ensemble::Turn;
-use types::{ClientId, ClusterId, Key, KeyRange, Permission, Placement, Session};
+use types::{ClientId, ClusterId, Direction, Key, KeyRange, Permission, Placement, Session};
 
 use super::*;
 
@@ -24,7 +24,8 @@ fn open(folder: &Path) -> Replica {
 }
 
 fn scan() -> Question {
-    Question::Scan { range: KeyRange::new(Key::from("a"), Key::from("z")).expect("it has keys"), rows_max: u32::MAX, is_settled: true }
+    let range = KeyRange::new(Key::from("a"), Key::from("z")).expect("it has keys");
+    Question::Scan { range, direction: Direction::Ascending, rows_max: u32::MAX, is_settled: true }
 }
 
 /// How many answers an outbox has, which are taken away.

@@ -11,7 +11,7 @@ use engine::{Ask, CommitRequest, Evidence, Found, Operation, ReadMode, Refusal, 
 use machine::{Input, InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
-use types::{ClientId, Cluster, Key, KeyRange, Timestamp, Value};
+use types::{ClientId, Cluster, Direction, Key, KeyRange, Timestamp, Value};
 
 use super::Augustus;
 use super::cheat::{Cheat, CheatStrategy};
@@ -61,7 +61,7 @@ struct Task {
 #[derive(Debug)]
 enum Waits {
     Read,
-    Scan(KeyRange, usize),
+    Scan(KeyRange, Direction, usize),
     /// A transaction, under its number at the checker, and the keys that it reads.
     End(usize, Vec<Key>),
 }
@@ -106,9 +106,10 @@ impl AugustusClient {
         };
         match step {
             Step::Read(keys) => ask(Request::Read { timestamp, keys, mode: ReadMode::Interactive }, Waits::Read),
-            Step::Scan(range, limit) if task.scans.is_empty() => {
+            Step::Scan(range, direction, limit) if task.scans.is_empty() => {
                 let (low, high) = (range.low().clone(), range.high().clone());
-                ask(Request::Scan { timestamp, low, high, limit, mode: ReadMode::ReadOnly }, Waits::Scan(range, limit));
+                let request = Request::Scan { timestamp, low, high, direction, limit, mode: ReadMode::ReadOnly };
+                ask(request, Waits::Scan(range, direction, limit));
             }
             Step::Scan(..) => {
                 let number = scene.checker.begins(record(Vec::new(), std::mem::take(&mut task.scans), Vec::new()));
@@ -140,9 +141,9 @@ impl AugustusClient {
         let Some(task) = &mut self.task else { return };
         self.saw.extend(found.found.iter().cloned());
         match waits {
-            Waits::Scan(range, limit) => {
+            Waits::Scan(range, direction, limit) => {
                 let rows = found.found.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-                task.scans.push(Scan { range, limit, rows });
+                task.scans.push(Scan { range, direction, limit, rows });
             }
             _ => task.knows.extend(found.found),
         }
@@ -235,7 +236,8 @@ impl Client<Augustus> for AugustusClient {
             Came::Done if !is_over => return self.advance(scene),
             // The log is read in a transaction of its own.
             Came::Done if matches!(task.plan, Plan::Everything) => {
-                self.task = Some(Task::new(Plan::Scan { from: 0, limit: 4_096 }, format!("{tag}-log"), scene));
+                self.task =
+                    Some(Task::new(Plan::Scan { from: 0, direction: Direction::Ascending, limit: 4_096 }, format!("{tag}-log"), scene));
                 return self.advance(scene);
             }
             _ => {}

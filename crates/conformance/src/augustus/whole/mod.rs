@@ -80,6 +80,8 @@ impl System for Augustus {
     type ClientStrategy = CheatStrategy;
     type Counts = ();
 
+    const BOUNDS: &'static [&'static str] = &["log/5", "counter/", "open/2", "log/8", "account/3"];
+
     const SCENARIOS: &'static [ScenarioKind] = &[
         scenario("augustus-calm", 1_000, &[], "nothing goes wrong"),
         scenario(

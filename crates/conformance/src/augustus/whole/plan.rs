@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use engine::Operation;
 use random::Random;
-use types::{Key, KeyRange, Value};
+use types::{Direction, Key, KeyRange, Value};
 
 use crate::application::keys::{
     ACCOUNTS, BALANCE, COUNTERS, OPEN, account, accounts, counter, fixed_keys, log, log_entry, number, open, tagged,
@@ -28,8 +28,8 @@ pub(super) enum Plan {
     Replace { counter: u64 },
     /// Adds entries to the log, each a transaction of its own, all under way at once.
     Burst { entries: u64 },
-    /// Reads the first entries of a part of the log.
-    Scan { from: u64, limit: usize },
+    /// Reads the first entries of a part of the log, or the last.
+    Scan { from: u64, direction: Direction, limit: usize },
     /// Reads all accounts at once.
     Audit,
     /// Reads a counter, then an account, and commits what it saw.
@@ -43,8 +43,8 @@ pub(super) enum Plan {
 pub(super) enum Step {
     /// It wants to know these keys.
     Read(Vec<Key>),
-    /// It wants to know the first keys of a range that have values.
-    Scan(KeyRange, usize),
+    /// It wants to know the keys of a range that have values, from one of its ends.
+    Scan(KeyRange, Direction, usize),
     /// It has all operations of these transactions.
     Submit(Vec<Vec<Operation>>),
     /// It commits what it read, and these writes.
@@ -59,7 +59,11 @@ impl Plan {
             40..50 => Self::Blind { first: random.below(OPEN), second: random.below(OPEN), deletes: random.chance(300) },
             50..60 => Self::Replace { counter: random.below(COUNTERS) },
             60..70 => Self::Burst { entries: random.between(1, BURST_MAX) },
-            70..80 => Self::Scan { from: random.below(1_000), limit: random.pick(&[1, 3, 1_000]) },
+            70..80 => Self::Scan {
+                from: random.below(1_000),
+                direction: random.pick(&[Direction::Ascending, Direction::Descending]),
+                limit: random.pick(&[1, 3, 1_000]),
+            },
             80..90 => Self::Audit,
             _ => Self::Look { counter: random.below(COUNTERS), account: random.below(ACCOUNTS) },
         }
@@ -113,7 +117,7 @@ impl Plan {
                 let put = |one: u64| Operation::Put(log_entry(tag, one), tagged(0, &format!("{tag}-{one}")));
                 Step::Submit((0..entries).map(|one| vec![put(one)]).collect())
             }
-            Self::Scan { from, limit } => Step::Scan(log(from), limit),
+            Self::Scan { from, direction, limit } => Step::Scan(log(from), direction, limit),
             Self::Audit => missing(&accounts()).unwrap_or(Step::Commit(Vec::new())),
             Self::Look { counter: which, account: of } => {
                 let first = missing(&[counter(which)]);

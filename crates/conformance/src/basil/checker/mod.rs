@@ -33,7 +33,7 @@ use basil::message::{Conflict, PendingWrite, ReadResult, Subject, Unsigned};
 use basil::{Certificate, Decision, Message, ReadFound, Transaction, Vote};
 use crypto::Verified;
 use simulator::{Outcomes, Violations};
-use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, Timestamp, TransactionId, Value};
+use types::{ClientId, Cluster, Direction, Key, KeyRange, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::plan::{self, Plan};
 use super::{Basil, Counts};
@@ -86,10 +86,11 @@ impl Seen {
     }
 }
 
-/// The first keys of a range that have values.
+/// The keys of a range that have values and come first in a direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
     pub range: KeyRange,
+    pub direction: Direction,
     /// How many were asked for at most.
     pub limit: usize,
     /// Those that were found.
@@ -111,7 +112,7 @@ struct Past {
 #[derive(Clone, Debug, PartialEq)]
 enum Question {
     Keys(Vec<Key>),
-    Range(KeyRange),
+    Range(KeyRange, Direction),
 }
 
 /// What a party has asked a replica under one number. One that lies may use a number again, before it is answered.
@@ -352,10 +353,13 @@ impl Checker {
             (Question::Keys(keys), Message::ReadReply { results, prepared, is_promised, .. }) => {
                 self.told_of(by, (client, timestamp), keys.iter().zip(results.iter().cloned()), prepared, *is_promised);
             }
-            (Question::Range(range), Message::ScanReply { rows, end, prepared, is_promised, .. }) => {
+            (Question::Range(_, asked), Message::ScanReply { direction, .. }) if direction != asked => {
+                self.violation("ranges", format!("{by} reads a range for {client} from the other end: {message:?}"));
+            }
+            (Question::Range(range, _), Message::ScanReply { direction, rows, end, prepared, is_promised, .. }) => {
                 // It also says that there is nothing of whatever else lies before its end.
                 let mut keys = plan::all_keys();
-                keys.retain(|key| range.contains(key) && key < end && self.cluster.shard_of(key) == by.shard);
+                keys.retain(|key| range.contains(key) && direction.has_passed(key, end) && self.cluster.shard_of(key) == by.shard);
                 // Cheats delete others, where nothing ever was.
                 let others: Vec<Key> = rows.iter().map(|row| row.key.clone()).filter(|key| !keys.contains(key)).collect();
                 keys.extend(others);
@@ -664,8 +668,8 @@ impl simulator::Checker<Basil> for Checker {
             if let Message::Read { request, keys, timestamp } = &**message {
                 self.asked.entry((by, *from, *request)).or_default().add(*timestamp, Question::Keys(keys.clone()));
             }
-            if let Message::Scan { request, range, timestamp, .. } = &**message {
-                self.asked.entry((by, *from, *request)).or_default().add(*timestamp, Question::Range(range.clone()));
+            if let Message::Scan { request, range, direction, timestamp, .. } = &**message {
+                self.asked.entry((by, *from, *request)).or_default().add(*timestamp, Question::Range(range.clone(), *direction));
             }
         }
     }

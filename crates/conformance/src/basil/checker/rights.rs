@@ -71,7 +71,7 @@ impl Rights {
     pub fn may_ask(&self, by: ReplicaId, client: ClientId, question: &Question) -> bool {
         self.current(by).permission(client).is_some_and(|permission| match question {
             Question::Keys(keys) => keys.iter().all(|key| permission.may_read(key)),
-            Question::Range(range) => permission.may_read_range(range),
+            Question::Range(range, _) => permission.may_read_range(range),
         })
     }
 
@@ -100,7 +100,7 @@ fn exceeded(cluster: &Cluster, transaction: &Transaction) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use basil::Write;
-    use types::{ClusterId, Key, KeyRange, Placement, ShardId, Timestamp};
+    use types::{ClusterId, Direction, Key, KeyRange, Placement, ShardId, Timestamp};
 
     use super::*;
 
@@ -150,7 +150,7 @@ mod tests {
     fn what_is_answered_and_shown_is_held_to_what_the_replica_goes_by_now() {
         let mut rights = Rights::new(cluster("a", "a"));
         let question = Question::Keys(vec![Key::from("a1"), Key::from("b1")]);
-        let range = Question::Range(KeyRange::new(Key::from("b"), Key::from("c")).expect("it has keys"));
+        let range = Question::Range(KeyRange::new(Key::from("b"), Key::from("c")).expect("it has keys"), Direction::Ascending);
         let transaction = writes("b1", 1);
         assert!(!rights.may_ask(replica(0), OTHER, &question) && !rights.may_ask(replica(0), OTHER, &range));
         assert!(!rights.may_see(replica(0), OTHER, &transaction) && rights.may_see(replica(0), AUTHOR, &transaction));

@@ -61,9 +61,12 @@ fn compare(state: &State<'_>, who: &str, at: Timestamp, seen: &Seen) -> Vec<Stri
     }
     for scan in &seen.scans {
         let live = state.range::<&Key, _>(scan.range.low()..scan.range.high()).filter(|(_, (_, value))| value.is_some());
-        let first: Vec<&Key> = live.map(|(key, _)| *key).take(scan.limit).collect();
+        let first: Vec<&Key> = scan.direction.of(live).map(|(key, _)| *key).take(scan.limit).collect();
         if !first.iter().copied().eq(&scan.keys) {
-            found.push(format!("{who} at {at:?} found {:?} in {}, up to {}; there was {first:?}", scan.keys, scan.range, scan.limit));
+            found.push(format!(
+                "{who} at {at:?} found {:?} in {}, {:?}, up to {}; there was {first:?}",
+                scan.keys, scan.range, scan.direction, scan.limit
+            ));
         }
     }
     found

@@ -53,6 +53,7 @@ fn scans(seen: &Seen) -> Vec<history::Scan> {
     let value_of = |key: &Key| seen.reads.iter().rev().find(|(read, _, _)| read == key).and_then(|(_, _, value)| value.clone());
     let scan = |scan: &super::Scan| history::Scan {
         range: scan.range.clone(),
+        direction: scan.direction,
         limit: scan.limit,
         rows: scan.keys.iter().filter_map(|key| Some((key.clone(), value_of(key)?))).collect(),
     };

@@ -12,7 +12,7 @@ use engine::{Ask, CommitPath, CommitRequest, Evidence, ReadMode, Refusal, Reques
 use machine::{Input, InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
-use types::{Cluster, Key, KeyRange, Party, Timestamp, Value};
+use types::{Cluster, Direction, Key, KeyRange, Party, Timestamp, Value};
 
 use super::Transactions;
 use super::plan::{Found, Plan, Step};
@@ -77,7 +77,7 @@ struct Strand {
 #[derive(Debug)]
 enum Waits {
     Read,
-    Scan(KeyRange, usize),
+    Scan(KeyRange, Direction, usize),
     /// A commit, under its number at the checker.
     End(usize),
 }
@@ -136,9 +136,9 @@ impl TransactionsClient {
         };
         match strand.plan.advance(&strand.found, &strand.tag) {
             Step::Read(keys) => ask(Request::Read { timestamp, keys, mode }, Waits::Read),
-            Step::Scan(range, limit) => {
+            Step::Scan(range, direction, limit) => {
                 let (low, high) = (range.low().clone(), range.high().clone());
-                ask(Request::Scan { timestamp, low, high, limit, mode }, Waits::Scan(range, limit));
+                ask(Request::Scan { timestamp, low, high, direction, limit, mode }, Waits::Scan(range, direction, limit));
             }
             Step::Keep => {
                 let kept = take(&mut strand.found.knows).into_iter().zip(take(&mut strand.evidence));
@@ -167,9 +167,9 @@ impl TransactionsClient {
         let Some(Task { strands, .. }) = &mut self.task else { return };
         let strand = &mut strands[at];
         match waits {
-            Waits::Scan(range, limit) => {
+            Waits::Scan(range, direction, limit) => {
                 let rows = found.found.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-                strand.found.scans.push(Scan { range, limit, rows });
+                strand.found.scans.push(Scan { range, direction, limit, rows });
             }
             _ => strand.found.knows.extend(found.found),
         }
@@ -296,7 +296,7 @@ impl Client<Transactions> for TransactionsClient {
         }
         // The log is read in a transaction of its own.
         if task.came == Came::Done && task.strands.iter().any(|strand| matches!(strand.plan, Plan::Everything)) {
-            return self.start(vec![Plan::Scan { from: 0, limit: 4_096 }], &format!("{tag}-log"), scene);
+            return self.start(vec![Plan::Scan { from: 0, direction: Direction::Ascending, limit: 4_096 }], &format!("{tag}-log"), scene);
         }
         let (came, plans) = (task.came, task.strands.iter().map(|strand| format!("{:?}", strand.plan)).collect::<Vec<_>>());
         let took_ms = scene.now.saturating_sub(task.strands.first().map_or(scene.now, |strand| strand.began)) / 1_000_000;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use random::Random;
-use types::{Key, KeyRange, Value};
+use types::{Direction, Key, KeyRange, Value};
 
 use crate::application::history::Scan;
 use crate::application::keys::{
@@ -35,10 +35,10 @@ pub(super) enum Plan {
     Late { counter: u64 },
     /// Adds entries to the log, each a transaction of its own, all under way at once.
     Burst { entries: u64 },
-    /// Reads the first entries of a part of the log.
-    Scan { from: u64, limit: usize },
+    /// Reads the first entries of a part of the log, or the last.
+    Scan { from: u64, direction: Direction, limit: usize },
     /// The same, and adds one to the log.
-    Append { from: u64, limit: usize },
+    Append { from: u64, direction: Direction, limit: usize },
     /// Takes a seat where there are any left, and else leaves one.
     Sit { seat: u64 },
     /// Reads all accounts, at once or one after the other.
@@ -54,8 +54,8 @@ pub(super) enum Plan {
 pub(super) enum Step {
     /// It wants to know these keys.
     Read(Vec<Key>),
-    /// It wants to know the first keys of a range that have values.
-    Scan(KeyRange, usize),
+    /// It wants to know the keys of a range that have values, from one of its ends.
+    Scan(KeyRange, Direction, usize),
     /// It keeps what it has read for a later one.
     Keep,
     /// It commits what it read, and these writes.
@@ -96,6 +96,7 @@ impl Found {
 impl Plan {
     pub fn draw(random: &mut Random) -> Self {
         let counter = |random: &mut Random| random.below(COUNTERS);
+        let direction = |random: &mut Random| random.pick(&[Direction::Ascending, Direction::Descending]);
         match random.below(100) {
             0..22 => Self::draw_contended(random),
             22..30 => Self::Weigh { counter: counter(random) },
@@ -104,8 +105,8 @@ impl Plan {
             44..52 => Self::Blind { first: random.below(OPEN), second: random.below(OPEN), deletes: random.chance(400) },
             52..57 => Self::Late { counter: counter(random) },
             57..61 => Self::Burst { entries: random.between(1, BURST_MAX) },
-            61..66 => Self::Scan { from: random.below(1_000), limit: random.pick(&[1, 3, 1_000]) },
-            66..74 => Self::Append { from: random.between(900, 999), limit: random.pick(&[1, 3, 1_000]) },
+            61..66 => Self::Scan { from: random.below(1_000), direction: direction(random), limit: random.pick(&[1, 3, 1_000]) },
+            66..74 => Self::Append { from: random.between(900, 999), direction: direction(random), limit: random.pick(&[1, 3, 1_000]) },
             74..82 => Self::Sit { seat: random.below(SEATS) },
             82..91 => Self::Audit { is_apart: random.chance(400) },
             _ => Self::Look { counter: counter(random), account: random.below(ACCOUNTS) },
@@ -175,12 +176,13 @@ impl Plan {
             Self::Late { counter: which } if found.is_kept => Step::Commit(add(counter(which))),
             Self::Late { counter: which } => found.missing(&[counter(which)]).unwrap_or(Step::Keep),
             Self::Burst { entries } => Step::Burst((0..entries).map(|one| vec![put(log_entry(tag, one), one)]).collect()),
-            Self::Scan { from, limit } if found.scans.is_empty() => Step::Scan(log(from), limit),
-            Self::Append { from, limit } if found.scans.is_empty() => Step::Scan(log(from), limit),
+            Self::Scan { from, direction, limit } | Self::Append { from, direction, limit } if found.scans.is_empty() => {
+                Step::Scan(log(from), direction, limit)
+            }
             Self::Scan { .. } => Step::Commit(Vec::new()),
             Self::Append { .. } => Step::Commit(vec![put(log_entry(tag, 0), 0)]),
             Self::Sit { seat: which } => found.scans.first().map_or_else(
-                || Step::Scan(seats(), usize::try_from(SEATS).expect("few seats")),
+                || Step::Scan(seats(), Direction::Ascending, usize::try_from(SEATS).expect("few seats")),
                 |scan| {
                     let taken = scan.rows.iter().map(|(key, _)| key);
                     let leaves = (scan.rows.len() >= TAKEN_MAX).then(|| taken.cycle().nth(usize::try_from(which).unwrap_or_default()));
@@ -192,7 +194,9 @@ impl Plan {
             Self::Look { counter: which, account: of } => {
                 found.first_missing(&[counter(which), account(of)]).unwrap_or(Step::Commit(Vec::new()))
             }
-            Self::Everything if found.scans.is_empty() => Step::Scan(seats(), usize::try_from(SEATS).expect("few seats")),
+            Self::Everything if found.scans.is_empty() => {
+                Step::Scan(seats(), Direction::Ascending, usize::try_from(SEATS).expect("few seats"))
+            }
             Self::Everything => found.missing(&fixed_keys()).unwrap_or(Step::Commit(Vec::new())),
         }
     }

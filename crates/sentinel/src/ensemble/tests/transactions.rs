@@ -1,6 +1,6 @@
 //! Transactions over keys, as servers see them.
 
-use types::{ClientId, Key, KeyRange, Party, Permission, Session, Value};
+use types::{ClientId, Direction, Key, KeyRange, Party, Permission, Session, Value};
 
 use super::World;
 use crate::Damage;
@@ -149,7 +149,7 @@ fn no_key_comes_into_a_range_that_was_read() {
     let mut world = World::new();
     let mut process = world.process();
     let zxid = world.put(&mut process, vec![write("a", "1"), write("c", "3"), write("x", "9")]);
-    let scan = Question::Scan { range: range("a", "d"), rows_max: 10, is_settled: false };
+    let scan = Question::Scan { range: range("a", "d"), direction: Direction::Ascending, rows_max: 10, is_settled: false };
     let Answer::Found { rows, .. } = world.answer(scan.clone()) else { panic!("it can be read") };
     assert_eq!(rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>(), [key("a"), key("c")]);
     let rows = || vec![version("a", zxid), version("c", zxid)];
@@ -288,7 +288,7 @@ fn only_the_leader_answers_and_only_what_a_client_may_ask() {
     let few = Permission { read_prefixes: vec![key("a")], write_prefixes: vec![key("a/w")], ..Permission::default() };
     let refused = [
         settled(&["b"]),
-        Question::Scan { range: range("a", "c"), rows_max: 1, is_settled: true },
+        Question::Scan { range: range("a", "c"), direction: Direction::Descending, rows_max: 1, is_settled: true },
         Question::Check { seen: keys_seen(vec![version("b", 0)]) },
         process.commit(keys_seen(vec![version("b", 0)]), Vec::new()),
         process.commit(Seen::default(), vec![write("a/r", "1")]),
@@ -320,14 +320,14 @@ fn what_the_tree_does_not_take_is_refused_and_stays_so() {
     // Nodes that are nobody's key are in no range.
     world.ask(client, 2, super::create("/bezant/keys/b c"));
     world.settle();
-    let scan = Question::Scan { range: range("a", "zz"), rows_max: 10, is_settled: true };
+    let scan = Question::Scan { range: range("a", "zz"), direction: Direction::Ascending, rows_max: 10, is_settled: true };
     let Answer::Found { rows, .. } = world.answer(scan) else { panic!("it can be read") };
     assert_eq!(rows.len(), 2);
 }
 
 #[test]
 fn a_key_that_changed_without_a_transaction_is_never_answered() {
-    let scan = || Question::Scan { range: range("a", "b"), rows_max: 10, is_settled: true };
+    let scan = || Question::Scan { range: range("a", "b"), direction: Direction::Ascending, rows_max: 10, is_settled: true };
     let unsettled = || Question::Read { keys: vec![key("a")], is_settled: false };
     let seen = |version| keys_seen(vec![version]);
     let in_range = |version| Seen { keys: Vec::new(), ranges: vec![SeenRange { range: range("a", "b"), rows: vec![version] }] };

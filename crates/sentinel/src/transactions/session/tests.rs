@@ -1,5 +1,5 @@
 use types::limits::KEY_BYTES_MAX;
-use types::{ClientId, ClusterId, Key, Permission, Placement, Value};
+use types::{ClientId, ClusterId, Direction, Key, Permission, Placement, Value};
 
 use super::*;
 
@@ -195,12 +195,13 @@ fn a_scan_sees_as_far_as_it_was_answered() {
     let rows = |texts: &[&str]| -> Vec<Row> {
         texts.iter().map(|text| Row { key: Key::from(*text), version: 1, value: Some(Value::from("1")) }).collect()
     };
-    let scan = |limit: usize, found: Vec<Row>| {
+    let scan = |direction: Direction, limit: usize, found: Vec<Row>| {
         let mut script = Script::new();
         let operation = script.ask(Request::Scan {
             timestamp: timestamp(),
             low: Key::from("a"),
             high: Key::from("m"),
+            direction,
             limit,
             mode: ReadMode::Interactive,
         });
@@ -208,22 +209,29 @@ fn a_scan_sees_as_far_as_it_was_answered() {
         script.answer(to, number, Answer::Found { zxid: 1, rows: found });
         match script.outcome(operation) {
             Ok(Response::Found(found)) => {
-                Ok(found.evidence.take::<Evident>().expect("it is this engine's").seen.ranges[0].range.to_string())
+                let seen = found.evidence.take::<Evident>().expect("it is this engine's").seen;
+                assert!(seen.ranges[0].rows.is_sorted_by(|one, next| one.key < next.key), "it is compared in the order of keys");
+                Ok(seen.ranges[0].range.to_string())
             }
             Ok(other) => panic!("{other:?}"),
             Err(refusal) => Err(refusal),
         }
     };
     let whole = KeyRange::new(Key::from("a"), Key::from("m")).expect("it has keys").to_string();
-    assert_eq!(scan(3, rows(&["a", "b"])), Ok(whole.clone()));
-    assert_ne!(scan(2, rows(&["a", "b"])), Ok(whole), "nothing is known of what comes after b");
-    for wrong in [rows(&["b", "a"]), rows(&["a", "z"]), rows(&["a", "b", "c", "d"])] {
-        assert_eq!(scan(3, wrong), Err(Refusal::Unavailable));
+    let (up, down) = (Direction::Ascending, Direction::Descending);
+    assert_eq!(scan(up, 3, rows(&["a", "b"])), Ok(whole.clone()));
+    assert_eq!(scan(down, 3, rows(&["b", "a"])), Ok(whole.clone()));
+    assert_ne!(scan(up, 2, rows(&["a", "b"])), Ok(whole), "nothing is known of what comes after b");
+    assert_eq!(scan(down, 2, rows(&["l", "c"])), Ok("c..m".to_owned()), "nothing is known of what comes before c");
+    for wrong in [&["b", "a"][..], &["a", "z"], &["a", "b", "c", "d"]] {
+        assert_eq!(scan(up, 3, rows(wrong)), Err(Refusal::Unavailable));
+        let reversed: Vec<&str> = wrong.iter().rev().copied().collect();
+        assert_eq!(scan(down, 3, rows(&reversed)), Err(Refusal::Unavailable));
     }
     let many: Vec<String> = (0..TRANSACTION_READS_MAX).map(|number| format!("b{number:05}")).collect();
     let many = || rows(&many.iter().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(scan(usize::MAX, many()), Err(Refusal::AnswerTooLarge));
-    assert!(scan(TRANSACTION_READS_MAX, many()).is_ok());
+    assert_eq!(scan(up, usize::MAX, many()), Err(Refusal::AnswerTooLarge));
+    assert!(scan(up, TRANSACTION_READS_MAX, many()).is_ok());
 }
 
 #[test]
