@@ -87,6 +87,7 @@ pub enum Command {
         \x20 bezant scan account/ account0\n\
         \x20 bezant scan a b --limit 1000 --json\n\
         \x20 bezant scan account/ account0 --all > accounts.txt\n\
+        \x20 bezant scan post/ post0 --reverse --limit 10\n\
         \x20 bezant scan a b --as-of 2026-11-23T18:05:00Z\n\n\
         The second key is not part of the range: account0 is the first key after all that begin with account/. A range without values prints\n\
         nothing on standard output and ends with exit code 1.")]

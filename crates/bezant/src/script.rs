@@ -27,8 +27,8 @@ pub const SCAN_LIMIT: usize = 100;
 pub enum Statement {
     /// Read a key.
     Get(Key),
-    /// Read the keys from the first (included) to the second (excluded) that have values, so many at most.
-    Scan(Key, Key, usize),
+    /// Read a range.
+    Scan(Scan),
     /// Write a key.
     Put(Key, Value),
     /// Delete a key.
@@ -39,6 +39,30 @@ pub enum Statement {
     Commit,
     /// Throw it away.
     Abort,
+}
+
+/// A range to read: the keys from `low` (included) to `high` (excluded) that have values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// The first key of the range.
+    pub low: Key,
+    /// The first key after it.
+    pub high: Key,
+    /// How many of them at most.
+    pub limit: usize,
+    /// From the end: the highest key first.
+    pub reverse: bool,
+}
+
+impl Scan {
+    /// What `txn` finds.
+    ///
+    /// # Errors
+    /// As [`client::Transaction::scan`].
+    pub async fn run(&self, txn: &client::Transaction) -> Result<Vec<(Key, Value)>, client::Error> {
+        let (low, high) = (self.low.clone(), self.high.clone());
+        if self.reverse { txn.scan_last(low, high, self.limit).await } else { txn.scan(low, high, self.limit).await }
+    }
 }
 
 /// A key on the command line.
@@ -66,7 +90,7 @@ pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
                 let text: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
                 Failure::wrong(what)
                     .at(format!("statement {} of {count}: `{}`", at + 1, text.join(" ")))
-                    .help("a statement is: get KEY | scan LOW HIGH [limit N] | put KEY VALUE | delete KEY")
+                    .help("a statement is: get KEY | scan LOW HIGH [limit N] [reverse] | put KEY VALUE | delete KEY")
             })
         })
         .collect()
@@ -97,10 +121,7 @@ fn statement(words: &[Word]) -> Result<Statement, String> {
     let (verb, rest) = words.split_first().expect("split keeps no empty statement");
     match (verb.text.to_ascii_lowercase().as_str(), rest) {
         ("get", [key]) => Ok(Statement::Get(key.key()?)),
-        ("scan", [low, high]) => scan(low, high, SCAN_LIMIT),
-        ("scan", [low, high, word, limit]) if word.text.eq_ignore_ascii_case("limit") => {
-            scan(low, high, limit.text.parse().map_err(|_| format!("a limit is a number, not `{}`", limit.text))?)
-        }
+        ("scan", [low, high, options @ ..]) => scan(low, high, options),
         ("put", [key, value]) => Ok(Statement::Put(key.key()?, value.value()?)),
         ("delete" | "del", [key]) => Ok(Statement::Delete(key.key()?)),
         ("begin", []) => Ok(Statement::Begin(None)),
@@ -113,19 +134,35 @@ fn statement(words: &[Word]) -> Result<Statement, String> {
         ("scan", [] | [_]) => Err("scan needs the first key, and the first one after the range".to_owned()),
         ("put", [_]) => Err("put needs a value too".to_owned()),
         ("get" | "put" | "delete" | "del", []) => Err(format!("{} needs a key", verb.text)),
-        ("get" | "scan" | "put" | "delete" | "del" | "begin" | "commit" | "abort", _) => {
-            Err(format!("{} got more words than it takes; put quotes around a word with spaces", verb.text))
-        }
+        ("get" | "put" | "delete" | "del" | "begin" | "commit" | "abort", _) => Err(too_many_words(&verb.text)),
         _ => Err(format!("there is no statement `{}`", verb.text)),
     }
 }
 
-fn scan(low: &Word, high: &Word, limit: usize) -> Result<Statement, String> {
-    let (low, high) = (low.key()?, high.key()?);
-    if low >= high {
-        return Err(format!("no key lies from {low} to {high}: the first has to come before the second"));
+fn too_many_words(verb: &str) -> String {
+    format!("{verb} got more words than it takes; put quotes around a word with spaces")
+}
+
+fn scan(low: &Word, high: &Word, mut options: &[Word]) -> Result<Statement, String> {
+    let mut scan = Scan { low: low.key()?, high: high.key()?, limit: SCAN_LIMIT, reverse: false };
+    if scan.low >= scan.high {
+        return Err(format!("no key lies from {} to {}: the first has to come before the second", scan.low, scan.high));
     }
-    Ok(Statement::Scan(low, high, limit))
+    loop {
+        options = match options {
+            [] => return Ok(Statement::Scan(scan)),
+            [word, limit, rest @ ..] if word.text.eq_ignore_ascii_case("limit") => {
+                scan.limit = limit.text.parse().map_err(|_| format!("a limit is a number, not `{}`", limit.text))?;
+                rest
+            }
+            [word] if word.text.eq_ignore_ascii_case("limit") => return Err("limit needs a number".to_owned()),
+            [word, rest @ ..] if word.text.eq_ignore_ascii_case("reverse") => {
+                scan.reverse = true;
+                rest
+            }
+            _ => return Err(too_many_words("scan")),
+        };
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -229,8 +266,10 @@ mod tests {
     fn a_script_is_statements_in_order() {
         let expected = vec![Statement::Get(Key::from("a")), put("b", "2"), Statement::Delete(Key::from("c"))];
         assert_eq!(statements("get a; put b 2;delete c").unwrap(), expected);
-        let scan = |limit| Statement::Scan(Key::from("a"), Key::from("b"), limit);
-        assert_eq!(statements("scan a b; scan a b limit 7").unwrap(), vec![scan(SCAN_LIMIT), scan(7)]);
+        let scan = |limit, reverse| Statement::Scan(Scan { low: Key::from("a"), high: Key::from("b"), limit, reverse });
+        let scans = vec![scan(SCAN_LIMIT, false), scan(7, false), scan(SCAN_LIMIT, true), scan(7, true), scan(7, true)];
+        let script = "scan a b; scan a b limit 7; scan a b REVERSE; scan a b limit 7 reverse; scan a b reverse limit 7";
+        assert_eq!(statements(script).unwrap(), scans);
         assert_eq!(statements(" ;\nGET a\n\nput b 2 ; ; delete c;\n").unwrap(), expected);
         let ago = AsOf::Ago(std::time::Duration::from_secs(5));
         assert_eq!(statements("begin; BEGIN as of 5s ago").unwrap(), vec![Statement::Begin(None), Statement::Begin(Some(ago))]);
@@ -258,6 +297,8 @@ mod tests {
             ("begin as of noon", "is no time"),
             ("scan a b limit x", "a limit is a number"),
             ("scan a b c", "more words"),
+            ("scan a b limit", "limit needs a number"),
+            ("scan a b limit 7 backwards", "more words"),
             ("get a b", "more words"),
             ("put a 'b", "not closed"),
             ("put a \"\\q\"", "backslash"),

@@ -28,7 +28,8 @@ const HISTORY_LINES_MAX: usize = 10_000;
 const VERBS: [&str; 10] = ["abort", "begin", "commit", "delete ", "exit", "get ", "help", "put ", "quit", "scan "];
 const HELP: &str = "\
 get KEY             read a key
-scan LOW HIGH       read the keys from LOW up to HIGH that have values, the first 100; or another number: scan LOW HIGH limit N
+scan LOW HIGH       read the keys from LOW up to HIGH that have values, the first 100; or another number: scan LOW HIGH limit N;
+                    or from the end, the highest first: scan LOW HIGH reverse
 put KEY VALUE       write a key
 delete KEY          delete a key
 begin               begin a transaction of several lines, which ends with commit or abort
@@ -210,9 +211,7 @@ impl Session {
                 for statement in &batch {
                     match statement {
                         Statement::Get(key) => statements::print_get(key, transaction.get(key.clone()).await?.as_ref()),
-                        Statement::Scan(low, high, limit) => {
-                            statements::print_scan((low, high), &transaction.scan(low.clone(), high.clone(), *limit).await?);
-                        }
+                        Statement::Scan(scan) => statements::print_scan((&scan.low, &scan.high), &scan.run(transaction).await?),
                         Statement::Put(key, value) => transaction.put(key.clone(), value.clone()),
                         Statement::Delete(key) => transaction.delete(key.clone()),
                         Statement::Begin(_) | Statement::Commit | Statement::Abort => unreachable!("`statements` hands these to `control`"),

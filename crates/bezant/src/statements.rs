@@ -17,7 +17,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::receipt::Keep;
 use crate::regions::ClientRegions;
-use crate::script::{self, Statement};
+use crate::script::{self, Scan, Statement};
 
 /// The longest script that is read: a transaction's keys and values take less, quotes and hexadecimal included.
 const SCRIPT_BYTES_MAX: u64 = 64 << 20;
@@ -58,7 +58,7 @@ pub struct GetArgs {
     reach: Reach,
 }
 
-/// Reads the keys of a range that have values, in order.
+/// Reads the keys of a range that have values, in order or from the end.
 #[derive(Args, Debug)]
 pub struct ScanArgs {
     /// The first key of the range: text, 0x… in hexadecimal, or @FILE
@@ -70,6 +70,9 @@ pub struct ScanArgs {
     /// How many keys at most
     #[arg(long, value_name = "N", default_value_t = script::SCAN_LIMIT)]
     limit: usize,
+    /// From the end of the range: the highest key first
+    #[arg(long)]
+    reverse: bool,
     /// All of them, however many, as of one moment, printed as they come (with --json an object a line); it has to end within the replicas' `window_ms`, 30 s unless it was
     /// changed. Only where the engine reads the past
     #[arg(long, conflicts_with = "limit")]
@@ -110,7 +113,7 @@ pub struct DeleteArgs {
 /// Runs several statements as one transaction.
 #[derive(Args, Debug)]
 pub struct TxnArgs {
-    /// Statements separated by `;`: get KEY, scan LOW HIGH [limit N], put KEY VALUE, delete KEY. Or @FILE, which holds them, or - for standard input
+    /// Statements separated by `;`: get KEY, scan LOW HIGH [limit N] [reverse], put KEY VALUE, delete KEY. Or @FILE, which holds them, or - for standard input
     script: String,
     #[command(flatten)]
     keep: Keep,
@@ -157,7 +160,8 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
         client.close().await;
         return if rows? == 0 { Ok(nothing_found(&low, &high)) } else { Ok(Done::Well) };
     }
-    let outcome = once(&args.reach, args.past.as_of, vec![Statement::Scan(low.clone(), high.clone(), args.limit)]).await?;
+    let scan = Scan { low: low.clone(), high: high.clone(), limit: args.limit, reverse: args.reverse };
+    let outcome = once(&args.reach, args.past.as_of, vec![Statement::Scan(scan)]).await?;
     if args.reach.json {
         out!("{}", outcome.to_json());
     }
@@ -180,6 +184,9 @@ fn nothing_found(low: &Key, high: &Key) -> Done {
 /// Prints the rows of a range as they come; gives how many there were.
 async fn scan_all(client: &Client, (low, high): (&Key, &Key), args: &ScanArgs) -> Result<u64, Failure> {
     let mut pages = client.pages(low.clone(), high.clone(), args.past.as_of.unwrap_or(AsOf::Ago(Duration::ZERO)));
+    if args.reverse {
+        pages = pages.reversed();
+    }
     let mut rows = 0;
     while let Some(page) = pages.next().await? {
         rows += page.len() as u64;
@@ -322,9 +329,9 @@ async fn read_together(txn: &client::Transaction, statements: &[Statement]) -> R
                 keys.push(key);
                 places.push(place);
             }
-            Statement::Scan(low, high, limit) => {
+            Statement::Scan(scan) => {
                 let txn = txn.clone();
-                scans.spawn(async move { txn.scan(low, high, limit).await.map(|found| (place, Found::Range(found))) });
+                scans.spawn(async move { scan.run(&txn).await.map(|found| (place, Found::Range(found))) });
             }
             Statement::Put(..) | Statement::Delete(_) | Statement::Begin(_) | Statement::Commit | Statement::Abort => {}
         }
@@ -392,9 +399,9 @@ impl Outcome {
         let text = |key: &Key| json_text(key.as_bytes());
         let reads = self.reads().filter_map(|(statement, found)| match (statement, found) {
             (Statement::Get(key), Found::Key(value)) => Some(entry_json(key, value.as_ref())),
-            (Statement::Scan(low, high, limit), Found::Range(found)) => {
+            (Statement::Scan(Scan { low, high, limit, reverse }), Found::Range(found)) => {
                 let found: Vec<_> = found.iter().map(|(key, value)| entry_json(key, Some(value))).collect();
-                Some(json!({"low": text(low), "high": text(high), "limit": limit, "found": found}))
+                Some(json!({"low": text(low), "high": text(high), "limit": limit, "reverse": reverse, "found": found}))
             }
             _ => None,
         });
@@ -435,7 +442,7 @@ fn print_value(value: &Value) {
 fn print_found(statement: &Statement, found: Option<&Found>) {
     match (statement, found) {
         (Statement::Get(key), Some(Found::Key(value))) => print_get(key, value.as_ref()),
-        (Statement::Scan(low, high, _), Some(Found::Range(found))) => print_scan((low, high), found),
+        (Statement::Scan(scan), Some(Found::Range(found))) => print_scan((&scan.low, &scan.high), found),
         _ => {}
     }
 }

@@ -17,6 +17,7 @@ fn four_replicas_run_transactions_and_scans() {
     place.run(&["get", "b"]).expect(0).prints("2\n");
     place.run(&["scan", "a", "z"]).expect(0).prints("b = 2\nc = 3\n");
     place.run(&["scan", "a", "z", "--limit", "1"]).expect(0).prints("b = 2\n");
+    place.run(&["scan", "a", "z", "--limit", "1", "--reverse"]).expect(0).prints("c = 3\n");
     let status = place.run(&["status", "--json"]).expect(0).json();
     assert_eq!(status["replicas"].as_array().map(Vec::len), Some(4), "{status}");
 }
@@ -36,6 +37,7 @@ fn two_shards_run_transactions_and_scans() {
         place.run(&["txn", "put a 1; put c 2; put n 3; put p 4; put z 26"]).expect(0).says("committed");
         place.run(&["scan", "a", "z"]).expect(0).prints("a = 1\nc = 2\nn = 3\np = 4\n");
         place.run(&["scan", "b", "zz", "--limit", "2"]).expect(0).prints("c = 2\nn = 3\n");
+        place.run(&["scan", "b", "p", "--limit", "2", "--reverse"]).expect(0).prints("n = 3\nc = 2\n");
         let across = place.run(&["txn", "get a; get z; delete z", "--json"]).expect(0).json();
         assert_eq!((&across["reads"][0]["value"], &across["reads"][1]["value"]), (&"1".into(), &"26".into()));
         eventually("no lock is left", || REPLICAS.iter().all(|replica| place.count(replica, "undecided") == 0));

@@ -50,6 +50,8 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     place.run(&["txn", "put row/1 one; put row/2 two; put row/3 three; delete row/2"]).expect(0);
     place.run(&["scan", "row/", "row0"]).expect(0).prints("row/1 = one\nrow/3 = three\n");
     place.run(&["scan", "row/", "row0", "--limit", "1"]).expect(0).prints("row/1 = one\n");
+    place.run(&["scan", "row/", "row0", "--reverse"]).expect(0).prints("row/3 = three\nrow/1 = one\n");
+    place.run(&["scan", "row/", "row0", "--reverse", "--limit", "1"]).expect(0).prints("row/3 = three\n");
     place.run(&["scan", "row/2", "row/3"]).expect(1).prints("").says("no key from row/2 to row/3 has a value");
     place.run(&["scan", "row0", "row/"]).expect(2).says("no key lies from row0 to row/");
     let found = place.run(&["scan", "row/", "row0", "--json"]).expect(0).json();
@@ -57,6 +59,11 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     // Its own writes are laid over what it finds.
     let script = "put row/2 2; delete row/1; scan row/ row0; scan row/ row0 limit 1; scan x y";
     place.run(&["txn", script]).expect(0).prints("row/2 = 2\nrow/3 = three\nrow/2 = 2\nno key from x to y has a value\n");
+    // The same from the end: what it deleted is passed over, and of what it wrote behind the last key found nothing is said.
+    let script = "put row/0 0; put row/22 22; delete row/3; put row/4 4; scan row/ row0 reverse limit 2; scan row/ row0 limit 3 reverse; delete row/22; \
+                  delete row/2; scan row/ row0 reverse limit 9; put row/2 2; put row/3 three; delete row/0; delete row/4";
+    let found = "row/4 = 4\nrow/22 = 22\n".to_owned() + "row/4 = 4\nrow/22 = 22\nrow/2 = 2\n" + "row/4 = 4\nrow/0 = 0\n";
+    place.run(&["txn", script]).expect(0).prints(&found);
     place.run(&["scan", "row/", "row0"]).expect(0).prints("row/2 = 2\nrow/3 = three\n");
     place.run(&["txn", "get nope"]).expect(0).prints("nope has no value\n");
 

@@ -77,6 +77,13 @@ fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
             rows.extend(page);
         }
         assert_eq!(rows, (0..500).map(|number| (row(number), Value::from("1"))).collect::<Vec<_>>());
+        let (mut pages, mut rows) = (client.pages("row/", "row0", AsOf::Ago(Duration::ZERO)).reversed(), Vec::new());
+        while let Some(page) = pages.next().await.expect("it is read") {
+            assert!(page.len() < 500);
+            rows.extend(page);
+        }
+        let expected = (0..600).rev().map(|number| (row(number), Value::from(if number < 300 { "1" } else { "2" })));
+        assert_eq!(rows, expected.collect::<Vec<_>>());
         // What was deleted of late is no obstacle: a queue that is emptied all the time can be read, and so backed up.
         for numbers in [1_000..4_000, 4_000..7_000] {
             write(Some("1"), numbers.clone()).await.expect("it commits");
@@ -99,6 +106,7 @@ fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
     place.run(&["get", "a", "--as-of", "0s ago"]).expect(0).prints("2\n");
     place.run(&["scan", "a", "d", "--as-of", "-0ms"]).expect(0).prints("a = 2\nc = 2\n");
     place.run(&["scan", "a", "d", "--all"]).expect(0).prints("a = 2\nc = 2\n");
+    place.run(&["scan", "a", "d", "--all", "--reverse"]).expect(0).prints("c = 2\na = 2\n");
     place
         .run(&["scan", "a", "d", "--all", "--json"])
         .expect(0)

@@ -22,6 +22,7 @@ fn three_replicas_run_transactions_and_scans() {
     place.run(&["get", "c/\u{fc}"]).expect(0).prints("3\n");
     place.run(&["scan", "a", "z"]).expect(0).prints("b = 2\nc/\u{fc} = 3\n");
     place.run(&["scan", "", "z", "--limit", "1"]).expect(0).prints(". = 4\n");
+    place.run(&["scan", "", "c", "--reverse"]).expect(0).prints("b = 2\n. = 4\n");
     place.run(&["delete", "b"]).expect(0).says("committed");
     place.run(&["scan", "a", "c"]).expect(1).says("no key from a to c has a value");
     let status = place.run(&["status", "--json"]).expect(0).json();

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use config::{key_from_text, replica_from_name, value_from_text};
 
 use crate::Target;
-use bezant::script::{Statement, statements};
+use bezant::script::{Scan, Statement, statements};
 use bezant_client::AsOf;
 
 pub(super) const TARGET: Target = Target {
@@ -46,7 +46,10 @@ fn write(statement: &Statement) -> String {
     let hex = |bytes: &[u8]| format!("0x{}", hex::encode(bytes));
     match statement {
         Statement::Get(key) => format!("get {}", hex(key.as_bytes())),
-        Statement::Scan(low, high, limit) => format!("scan {} {} limit {limit}", hex(low.as_bytes()), hex(high.as_bytes())),
+        Statement::Scan(Scan { low, high, limit, reverse }) => {
+            let from_end = if *reverse { " reverse" } else { "" };
+            format!("scan {} {} limit {limit}{from_end}", hex(low.as_bytes()), hex(high.as_bytes()))
+        }
         Statement::Put(key, value) => format!("put {} {}", hex(key.as_bytes()), hex(value.as_bytes())),
         Statement::Delete(key) => format!("delete {}", hex(key.as_bytes())),
         Statement::Begin(None) => "begin".to_owned(),
@@ -87,6 +90,7 @@ fn seeds() -> Vec<Vec<u8>> {
         "begin as of 5s ago; get a; commit",
         "begin as of 2026-11-23T19:05:00.25+01:00",
         "scan a b; scan 'a' 0x62 LIMIT 7",
+        "scan a b reverse; scan a b reverse limit 7",
         "0x6162",
         "s0-r3",
         "put a 'not closed",
