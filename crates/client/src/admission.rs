@@ -6,7 +6,8 @@
 //!
 //! How many are many the connection finds out ([`Window`]): requests that take far longer than the fastest of late have waited
 //! somewhere, and then the window becomes smaller; while somebody waits here and nothing is late, it grows. Who would wait for too long is
-//! refused at once, and told when to come again.
+//! refused at once, and told when to come again. Who then does has its place before those that still wait and came later than it did at first, so that
+//! nobody is refused again and again for the sake of those. Who begins anew as it met another transaction has no such place: it would meet that again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -202,7 +203,10 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 struct State {
     window: Window,
-    waiting: VecDeque<oneshot::Sender<Slot>>,
+    /// Each with the moment since which it wants to begin, the earliest first.
+    waiting: VecDeque<(Instant, oneshot::Sender<Slot>)>,
+    /// How many of those that waited have been let in.
+    granted: u64,
 }
 
 /// A place in the window; dropping it gives it back.
@@ -214,7 +218,7 @@ pub(crate) struct Slot {
 
 impl Admission {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { window: Window::new(Instant::now()), waiting: VecDeque::new() }) })
+        Arc::new(Self { state: Mutex::new(State { window: Window::new(Instant::now()), waiting: VecDeque::new(), granted: 0 }) })
     }
 
     /// A place for a request that belongs to what has begun before.
@@ -223,12 +227,13 @@ impl Admission {
         Slot { admission: Arc::clone(self), asked: Instant::now() }
     }
 
-    /// A place for the first request of a transaction, as soon as there is room; for so long at most.
+    /// A place for the first request of a transaction that somebody wants to begin since `since`, as soon as there is room; for so long at most.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`], at once, for who would wait too long. [`Refusal::Unavailable`] when the time is over: nothing moves.
-    pub async fn begin(self: &Arc<Self>, longest: Duration) -> Result<Slot, Refusal> {
-        let granted = {
+    /// [`Refusal::Overloaded`], at once, for who would wait too long, and when the time is over for who was overtaken by others for as long.
+    /// [`Refusal::Unavailable`] when the time is over and nothing moves.
+    pub async fn begin(self: &Arc<Self>, since: Instant, longest: Duration) -> Result<Slot, Refusal> {
+        let (granted, granted_before) = {
             let mut state = self.lock();
             if state.window.has_room() && state.waiting.is_empty() {
                 state.window.under_way += 1;
@@ -236,20 +241,26 @@ impl Admission {
                 return Ok(Slot { admission: Arc::clone(self), asked: Instant::now() });
             }
             state.window.was_full = true;
-            let wait = state.window.wait(state.waiting.len()).unwrap_or_default();
-            if wait > WAIT_MAX || state.waiting.len() >= WINDOW_MAX {
+            let ahead = state.waiting.partition_point(|(earlier, _)| *earlier <= since);
+            let wait = state.window.wait(ahead).unwrap_or_default();
+            let is_full = state.waiting.len() >= WINDOW_MAX;
+            if wait > WAIT_MAX || is_full {
+                let wait = if is_full { state.window.wait(state.waiting.len()).unwrap_or_default() } else { wait };
                 // Those who are refused together shall not come again together: each takes a part of this by chance.
                 let after_ms = u32::try_from(wait.clamp(COME_AGAIN_MIN, COME_AGAIN_MAX).as_millis()).unwrap_or(u32::MAX);
                 return Err(Refusal::Overloaded { after_ms });
             }
             let (grant, granted) = oneshot::channel();
-            state.waiting.push_back(grant);
-            granted
+            state.waiting.insert(ahead, (since, grant));
+            (granted, state.granted)
         };
         match tokio::time::timeout(longest, granted).await {
             Ok(Ok(mut slot)) => {
                 slot.asked = Instant::now();
                 Ok(slot)
+            }
+            Err(_) if self.lock().granted != granted_before => {
+                Err(Refusal::Overloaded { after_ms: u32::try_from(COME_AGAIN_MIN.as_millis()).unwrap_or(u32::MAX) })
             }
             Ok(Err(_)) | Err(_) => Err(Refusal::Unavailable),
         }
@@ -263,12 +274,13 @@ impl Admission {
                 if !state.window.has_room() {
                     return;
                 }
-                let Some(grant) = state.waiting.pop_front() else { return };
+                let Some((_, grant)) = state.waiting.pop_front() else { return };
                 if grant.is_closed() {
                     continue;
                 }
                 state.window.under_way += 1;
                 state.window.begun += 1;
+                state.granted += 1;
                 grant
             };
             // Who has gone away in this moment gives its place back.
@@ -487,7 +499,7 @@ mod tests {
             .map(|_| {
                 tokio::spawn({
                     let admission = Arc::clone(&admission);
-                    async move { admission.begin(longest).await.map(|_| ()) }
+                    async move { admission.begin(Instant::now(), longest).await.map(|_| ()) }
                 })
             })
             .collect();
@@ -509,23 +521,78 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_was_refused_and_comes_again_has_its_place_before_who_came_later() {
+        let (admission, mut slots) = full();
+        let (first, longest) = (Instant::now(), Duration::from_secs(60));
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let begin = |name: &'static str, since| {
+            let (admission, begun) = (Arc::clone(&admission), Arc::clone(&begun));
+            tokio::spawn(async move {
+                let place = admission.begin(since, longest).await;
+                begun.lock().expect("nobody panics").push(name);
+                place.map(|_| ())
+            })
+        };
+        let later: Vec<_> = ["second", "third"].map(|name| begin(name, Instant::now())).into();
+        while admission.lock().waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        // Who comes now would have to wait for too long; who came first would not.
+        admission.lock().window.begun_per_second = Some(2.0);
+        assert!(matches!(admission.begin(Instant::now(), longest).await, Err(Refusal::Overloaded { after_ms: 1_500 })));
+        let again = begin("first", first);
+        while admission.lock().waiting.len() < 3 {
+            assert!(!again.is_finished(), "it was refused");
+            tokio::task::yield_now().await;
+        }
+        slots.pop();
+        for waiting in later.into_iter().chain([again]) {
+            assert_eq!(waiting.await.expect("it goes on"), Ok(()));
+        }
+        assert_eq!(*begun.lock().expect("nobody panics"), ["first", "second", "third"]);
+    }
+
+    #[tokio::test]
+    async fn who_is_overtaken_for_as_long_as_it_may_wait_is_told_to_come_again() {
+        let (admission, mut slots) = full();
+        let (first, now) = (Instant::now(), Instant::now() + Duration::from_millis(1));
+        let overtaken = tokio::spawn({
+            let admission = Arc::clone(&admission);
+            async move { admission.begin(now, Duration::from_millis(200)).await.map(|_| ()) }
+        });
+        while admission.lock().waiting.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let earlier = tokio::spawn({
+            let admission = Arc::clone(&admission);
+            async move { admission.begin(first, Duration::from_secs(60)).await }
+        });
+        while admission.lock().waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        slots.pop();
+        let _place = earlier.await.expect("it goes on").expect("there is room");
+        assert_eq!(overtaken.await.expect("it goes on"), Err(Refusal::Overloaded { after_ms: 100 }));
+    }
+
+    #[tokio::test]
     async fn who_would_wait_too_long_hears_at_once_when_to_come_again() {
         let (admission, _slots) = full();
         admission.lock().window.begun_per_second = Some(0.5);
-        let refused = admission.begin(Duration::from_secs(60)).await;
+        let refused = admission.begin(Instant::now(), Duration::from_secs(60)).await;
         assert!(matches!(refused, Err(Refusal::Overloaded { after_ms: 2_000 })), "{refused:?}");
         admission.lock().window.begun_per_second = Some(1e-3);
-        let refused = admission.begin(Duration::from_secs(60)).await;
+        let refused = admission.begin(Instant::now(), Duration::from_secs(60)).await;
         assert!(matches!(refused, Err(Refusal::Overloaded { after_ms: 5_000 })), "{refused:?}");
     }
 
     #[tokio::test]
     async fn where_nothing_moves_nobody_waits_for_ever() {
         let (admission, slots) = full();
-        let refused = admission.begin(Duration::from_millis(1)).await;
+        let refused = admission.begin(Instant::now(), Duration::from_millis(1)).await;
         assert!(matches!(refused, Err(Refusal::Unavailable)), "{refused:?}");
         drop(slots);
         assert_eq!(admission.lock().window.under_way, 0);
-        assert!(admission.begin(Duration::from_millis(1)).await.is_ok());
+        assert!(admission.begin(Instant::now(), Duration::from_millis(1)).await.is_ok());
     }
 }

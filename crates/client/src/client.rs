@@ -193,9 +193,9 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let work = &work;
-        let once = || {
+        let once = |since| {
             let begun = self.begin_as_of(as_of);
-            async move { attempt(work, begun?).await }
+            async move { attempt(work, begun?.wanted_since(since)).await }
         };
         Ok(Committed::new(self.retried(once).await?))
     }
@@ -238,7 +238,7 @@ impl Client {
             return pool.run(operations).await;
         }
         if self.capabilities().one_shot {
-            return Ok(Committed::new(self.retried(|| self.submit_once(operations.clone())).await?));
+            return Ok(Committed::new(self.retried(|since| self.submit_once(since, operations.clone())).await?));
         }
         let operations: Arc<[Operation]> = operations.into();
         let writes = operations.iter().any(|operation| operation.write().is_some());
@@ -259,16 +259,16 @@ impl Client {
     /// [`Error::Refused`] with [`Refusal::Unsupported`] on an engine without one-shot transactions, where [`Client::run`] does the
     /// same in more steps; with [`Refusal::CompareFailed`] when a comparison fails. Else as [`Client::transact`], without retries.
     pub async fn submit(&self, operations: Vec<Operation>) -> Result<Committed<Vec<Option<Value>>>, Error> {
-        let (value, commit) = self.submit_once(operations).await?;
+        let (value, commit) = self.submit_once(None, operations).await?;
         Ok(Committed { value, commit, attempts: 1 })
     }
 
-    async fn submit_once(&self, operations: Vec<Operation>) -> Result<(Vec<Option<Value>>, Commit), Error> {
+    async fn submit_once(&self, since: Option<Instant>, operations: Vec<Operation>) -> Result<(Vec<Option<Value>>, Commit), Error> {
         let connection = &self.connection;
         let (writes, reads): (Vec<&Operation>, Vec<&Operation>) = operations.iter().partition(|operation| operation.write().is_some());
         connection.may_read(reads.into_iter().map(Operation::key))?;
         connection.may_write(writes.into_iter().map(Operation::key))?;
-        let place = connection.begin().await?;
+        let place = connection.begin(since.unwrap_or_else(Instant::now)).await?;
         let timestamp = connection.next_timestamp();
         match connection.ask_in(place, Vec::new(), Request::Submit { timestamp, operations }).await? {
             Some(Ok(Response::Done { values, commit })) => Ok((values, commit)),
@@ -307,27 +307,32 @@ impl Client {
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,
     {
-        Ok(Committed::new(self.retried(|| attempt(&work, begin())).await?))
+        Ok(Committed::new(self.retried(|since| attempt(&work, begin().wanted_since(since))).await?))
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Does something as often as its errors advise, within the time for that; gives how often it was done, too.
-    pub(crate) async fn retried<T, F>(&self, once: impl Fn() -> F) -> Result<(T, u32), Error>
+    /// Does something as often as its errors advise, within the time for that; gives how often it was done, too. It is told since when it wants
+    /// to begin, where there was too much to do before.
+    pub(crate) async fn retried<T, F>(&self, once: impl Fn(Option<Instant>) -> F) -> Result<(T, u32), Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let started = Instant::now();
-        let mut attempts = 0;
+        let (mut attempts, mut since) = (0, None);
         loop {
             attempts += 1;
-            match once().await {
+            let began = Instant::now();
+            match once(since).await {
                 Ok(done) => return Ok((done, attempts)),
                 Err(error) => {
                     let pause = match error.advice() {
-                        Advice::Retry => backoff(attempts),
+                        Advice::Retry => {
+                            since = None;
+                            backoff(attempts)
+                        }
                         // Never before that, and not all at once.
                         Advice::RetryAfter { ms } => {
                             let (pause, left) = (Duration::from_millis(ms.into()), self.retry.saturating_sub(started.elapsed()));
@@ -335,6 +340,7 @@ impl Client {
                                 // It would come back too late, and is told so now.
                                 return Err(error);
                             }
+                            since = since.or(Some(began));
                             pause.mul_f64(rand::rng().random_range(1.0..2.0)).min(left)
                         }
                         Advice::GiveUp | Advice::FixInput => return Err(error),

@@ -282,12 +282,13 @@ impl Connection {
         text
     }
 
-    /// A place for the first request of a transaction: waits while too many are under way ([`crate::admission`]).
+    /// A place for the first request of a transaction that somebody wants to begin since `since`: waits while too many are under way
+    /// ([`crate::admission`]).
     ///
     /// # Errors
     /// [`Error::Refused`] with [`engine::Refusal::Overloaded`] when it would have to wait too long; [`Error::Unavailable`] when nothing moves.
-    pub async fn begin(&self) -> Result<Slot, Error> {
-        self.admission.begin(Duration::from_millis(self.timeout_ms)).await.map_err(|refusal| self.error(refusal))
+    pub async fn begin(&self, since: Instant) -> Result<Slot, Error> {
+        self.admission.begin(since, Duration::from_millis(self.timeout_ms)).await.map_err(|refusal| self.error(refusal))
     }
 
     /// A place for a further request of a transaction: it does not wait.

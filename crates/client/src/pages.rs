@@ -71,9 +71,9 @@ impl Pages {
     /// What it reads is final, and nothing is left to be committed.
     async fn page(&self, left: &KeyRange, rows: usize) -> Result<(Timestamp, Vec<(Key, Value)>), Error> {
         let connection = self.client.connection();
-        let once = || async move {
+        let once = |since| async move {
             let place = self.place.map_or_else(|| connection.as_of(self.as_of), Ok)?;
-            let txn = Transaction::begin(Arc::clone(connection), None).reading_as_of(place);
+            let txn = Transaction::begin(Arc::clone(connection), None).reading_as_of(place).wanted_since(since);
             Ok((place.0, txn.scan_in(self.direction, Some(left.clone()), rows).await?))
         };
         Ok(self.client.retried(once).await?.0)

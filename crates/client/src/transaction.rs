@@ -22,6 +22,8 @@ pub struct Transaction {
     connection: Arc<Connection>,
     pool: Option<Pool>,
     mode: ReadMode,
+    /// Since when somebody wants it done, where it was refused before as there was too much to do.
+    wanted_since: Option<Instant>,
     /// Taken with the first read, or at the commit: the later, the less was acknowledged after it.
     timestamp: Arc<OnceLock<Timestamp>>,
     /// `None` once committed or abandoned.
@@ -57,9 +59,15 @@ impl Transaction {
             connection,
             pool,
             mode: ReadMode::default(),
+            wanted_since: None,
             timestamp: Arc::default(),
             progress: Arc::new(Mutex::new(Some(Progress::default()))),
         }
+    }
+
+    /// The same, which somebody wants done since then, if it was refused before ([`crate::admission`]).
+    pub(crate) fn wanted_since(self, since: Option<Instant>) -> Self {
+        Self { wanted_since: since, ..self }
     }
 
     /// The same, which will write nothing.
@@ -162,13 +170,18 @@ impl Transaction {
         Ok(())
     }
 
+    /// A place for its first request.
+    async fn begin_here(&self) -> Result<Slot, Error> {
+        self.connection.begin(self.wanted_since.unwrap_or_else(Instant::now)).await
+    }
+
     /// A place for its next request. The first waits its turn while too many are under way, and only then is there a timestamp.
     async fn place(&self) -> Result<Slot, Error> {
         let has_begun = self.slot().as_ref().ok_or_else(ended)?.has_begun;
         if has_begun {
             return Ok(self.connection.goes_on());
         }
-        let place = self.connection.begin().await?;
+        let place = self.begin_here().await?;
         self.slot().as_mut().ok_or_else(ended)?.has_begun = true;
         Ok(place)
     }
@@ -252,7 +265,7 @@ impl Transaction {
             let timestamp = self.take_timestamp();
             return pool.commit(Work::Interactive { timestamp, reads, writes }).await;
         }
-        let place = if has_begun { self.connection.goes_on() } else { self.connection.begin().await? };
+        let place = if has_begun { self.connection.goes_on() } else { self.begin_here().await? };
         let timestamp = self.take_timestamp();
         match self.connection.ask_in(place, turns, Request::Commit(CommitRequest { timestamp, reads, writes })).await? {
             Some(Ok(Response::Committed(commit))) => Ok(commit),
