@@ -19,6 +19,9 @@ use crate::failure::Failure;
 /// The most statements that one script may hold.
 const STATEMENTS_MAX: usize = 8_192;
 
+/// What is wrong with a limit of none.
+pub const NO_LIMIT: &str = "a limit is 1 or more";
+
 /// How many keys a scan gives where nobody says.
 pub const SCAN_LIMIT: usize = 100;
 
@@ -153,6 +156,9 @@ fn scan(low: &Word, high: &Word, mut options: &[Word]) -> Result<Statement, Stri
             [] => return Ok(Statement::Scan(scan)),
             [word, limit, rest @ ..] if word.text.eq_ignore_ascii_case("limit") => {
                 scan.limit = limit.text.parse().map_err(|_| format!("a limit is a number, not `{}`", limit.text))?;
+                if scan.limit == 0 {
+                    return Err(NO_LIMIT.to_owned());
+                }
                 rest
             }
             [word] if word.text.eq_ignore_ascii_case("limit") => return Err("limit needs a number".to_owned()),
@@ -298,6 +304,7 @@ mod tests {
             ("scan a b limit x", "a limit is a number"),
             ("scan a b c", "more words"),
             ("scan a b limit", "limit needs a number"),
+            ("scan a b limit 0", "1 or more"),
             ("scan a b limit 7 backwards", "more words"),
             ("get a b", "more words"),
             ("put a 'b", "not closed"),

@@ -29,7 +29,7 @@ const VERBS: [&str; 10] = ["abort", "begin", "commit", "delete ", "exit", "get "
 const HELP: &str = "\
 get KEY             read a key
 scan LOW HIGH       read the keys from LOW up to HIGH that have values, the first 100; or another number: scan LOW HIGH limit N;
-                    or from the end, the highest first: scan LOW HIGH reverse
+                    or from the end, the highest first: scan LOW HIGH reverse, or scan LOW HIGH limit N reverse
 put KEY VALUE       write a key
 delete KEY          delete a key
 begin               begin a transaction of several lines, which ends with commit or abort
@@ -179,12 +179,16 @@ impl Session {
 
     /// Runs one line's statements. Outside `begin`, neighbouring ones are one transaction.
     async fn statements(&mut self, text: &str) -> Result<(), Failure> {
-        let statements = script::statements(text).inspect_err(|_| {
-            // Nothing of the line is done. The lines after it are still meant for the transaction that it begins.
-            if self.open.is_none() && script::leaves_open(text) {
-                self.open = Some(Open { transaction: self.client.begin(), begun: Instant::now(), has_failed: true });
-            }
-        })?;
+        let done = self.in_order(text).await;
+        if done.is_err() && self.open.is_none() && script::leaves_open(text) {
+            // The lines after it are still meant for the transaction that it was to begin.
+            self.open = Some(Open { transaction: self.client.begin(), begun: Instant::now(), has_failed: true });
+        }
+        done
+    }
+
+    async fn in_order(&mut self, text: &str) -> Result<(), Failure> {
+        let statements = script::statements(text)?;
         let mut together = Vec::new();
         for statement in statements {
             match statement {

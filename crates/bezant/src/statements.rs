@@ -154,6 +154,9 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
     if low >= high {
         return Err(Failure::wrong(format!("no key lies from {low} to {high}")).help("the first has to come before the second"));
     }
+    if args.limit == 0 {
+        return Err(Failure::wrong(script::NO_LIMIT));
+    }
     if args.all {
         let client = connect(&args.reach).await?;
         let rows = scan_all(&client, (&low, &high), args).await;

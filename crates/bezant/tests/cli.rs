@@ -53,6 +53,7 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     place.run(&["scan", "row/", "row0", "--reverse"]).expect(0).prints("row/3 = three\nrow/1 = one\n");
     place.run(&["scan", "row/", "row0", "--reverse", "--limit", "1"]).expect(0).prints("row/3 = three\n");
     place.run(&["scan", "row/2", "row/3"]).expect(1).prints("").says("no key from row/2 to row/3 has a value");
+    place.run(&["scan", "row/", "row0", "--limit", "0"]).expect(2).says("a limit is 1 or more");
     place.run(&["scan", "row0", "row/"]).expect(2).says("no key lies from row0 to row/");
     let found = place.run(&["scan", "row/", "row0", "--json"]).expect(0).json();
     assert_eq!((&found["reads"][0]["found"][1]["key"], &found["reads"][0]["limit"]), (&"row/3".into(), &100.into()));
@@ -230,6 +231,9 @@ fn the_shell_runs_transactions_of_several_lines() {
     let said = shell(&place, "nonsense\nget a\n").expect(2).says("no statement `nonsense`").says("line 1 was the first");
     assert_eq!(said.out, "a = 2\n");
     shell(&place, "begin\nput a 9\n").expect(2).says("ended within a transaction");
+    // Nor is anything done of a transaction that could not be begun.
+    let said = shell(&place, "begin as of 2500-01-01T00:00:00Z\nput pg 1\ncommit\nget pg\n").expect(2).says("in the future");
+    assert_eq!(said.out, "pg has no value\n", "{said:#?}");
     place.run(&["get", "a"]).expect(0).prints("2\n");
     assert!(!place.path(".bezant_history").exists(), "a script is no history");
 
