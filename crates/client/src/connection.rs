@@ -338,7 +338,7 @@ impl Connection {
         lock(&self.waiters).insert(operation, waiter);
         // Whoever goes away leaves nothing behind.
         let _waiting = Waiting { waiters: &self.waiters, operation };
-        match self.session.try_ask(Ask { operation, request }) {
+        match self.session.try_ask(Ask { operation, request }).map_err(|not_taken| *not_taken) {
             Ok(()) => {}
             Err(NotTaken::Busy(ask)) => self.session.ask(ask).await.map_err(|_| Error::Closed)?,
             Err(NotTaken::Stopped(_)) => return Err(Error::Closed),

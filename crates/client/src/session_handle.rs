@@ -13,9 +13,9 @@ use types::ReplicaId;
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) type Peers = BTreeMap<ReplicaId, PeerState>;
 
-/// A handle on a running session. What happens for each request allocates nothing; the rest may.
+/// A handle on a running session. What happens for each request allocates nothing where there is room for it; the rest may.
 pub(crate) trait SessionHandle: Send + Sync {
-    fn try_ask(&self, ask: Ask) -> Result<(), NotTaken<Ask>>;
+    fn try_ask(&self, ask: Ask) -> Result<(), Box<NotTaken<Ask>>>;
     fn ask(&self, ask: Ask) -> Later<'_, Result<(), Stopped<Ask>>>;
     fn peers(&self) -> Peers;
     fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver>;
@@ -37,8 +37,8 @@ impl<M: Machine<Command = Ask>, W> RunningSession<M, W> {
 }
 
 impl<M: Machine<Command = Ask> + Send + 'static, W: Wire> SessionHandle for RunningSession<M, W> {
-    fn try_ask(&self, ask: Ask) -> Result<(), NotTaken<Ask>> {
-        self.handle.try_command(ask)
+    fn try_ask(&self, ask: Ask) -> Result<(), Box<NotTaken<Ask>>> {
+        self.handle.try_command(ask).map_err(Box::new)
     }
 
     fn ask(&self, ask: Ask) -> Later<'_, Result<(), Stopped<Ask>>> {
