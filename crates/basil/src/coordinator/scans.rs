@@ -214,7 +214,8 @@ impl Coordinator {
         let count = live.clone().count();
         let last = scan.limit.checked_sub(1).and_then(|before| direction.of(live).nth(before)).map(|(key, _)| key);
         if last.is_some() || covered == direction.end(&scan.range) {
-            // What was found lies in the range, whatever replies say: they were checked as they came.
+            // What was found lies in the range, whatever replies say: they were checked as they came. No range has the last of all keys, the only
+            // one behind which there is none.
             let last =
                 last.filter(|_| !broken(Mutant::RangeUncut)).map(|last| direction.behind(last).expect("the range's end lies behind it"));
             let end = last.unwrap_or_else(|| direction.end(&scan.range).clone());
