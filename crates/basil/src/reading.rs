@@ -34,7 +34,7 @@ pub struct RangeFound {
     pub range: KeyRange,
     /// Of those, in the direction of the scan, all that have values; and those whose values were taken by what is prepared and not yet known to have committed.
     pub found: Vec<ReadFound>,
-    /// How many others are known to have been deleted, up to the end of the last page; not counted in reads of the past.
+    /// How many others are known to have been deleted; not counted in reads of the past.
     pub deleted: usize,
     /// Enough replicas validate it: at the reader's timestamp, the keys have just the committed versions that were found, and will have.
     pub is_validated: bool,

@@ -103,8 +103,8 @@ pub enum Refusal {
         /// Which operation, counted from 0.
         operation: usize,
     },
-    /// One read's answer is longer than a message may be.
-    #[error("one read's answer is longer than a message may be")]
+    /// What a read would give is more than one transaction may read, or one message may hold.
+    #[error("this reads more than one transaction may: too many keys, counting deleted ones in its ranges, or too many bytes")]
     AnswerTooLarge,
     /// The request is over a limit or contradicts itself, as the text says.
     #[error("{0}")]

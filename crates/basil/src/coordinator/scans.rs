@@ -36,11 +36,44 @@ pub(super) struct ScanOperation {
     parts: Vec<ScanPart>,
     /// Keys that have values, or may have had them taken by what is only prepared.
     found: BTreeMap<Key, ReadFound>,
-    /// How many others are known to have been deleted.
-    deleted: usize,
+    /// Others, which are known to have been deleted.
+    deleted: BTreeSet<Key>,
     /// Every page so far was validated.
     is_validated: bool,
     started: Time,
+}
+
+impl ScanOperation {
+    /// Takes in what a page amounts to.
+    fn take_in(&mut self, choices: Vec<Choice>) {
+        for choice in choices {
+            let (Choice::Newest(found) | Choice::WeakQuorum(found)) = choice else { continue };
+            if found.value.is_some() || found.dependency.is_some() {
+                self.found.insert(found.key.clone(), found);
+            } else if found.version > Timestamp::ZERO && !self.mode.is_as_of() {
+                // What is read of the past is final, and no transaction carries it.
+                self.deleted.insert(found.key);
+            }
+        }
+        // Each shard is asked for as many keys as are wanted of all. What other pages hold can only bring the end nearer.
+        let live = self.found.iter().filter(|(_, found)| found.value.is_some());
+        let last = self.limit.checked_sub(1).and_then(|before| self.direction.of(live).nth(before)).map(|(key, _)| key);
+        if let Some(end) = last.and_then(|last| self.direction.behind(last)) {
+            self.cut(&end);
+        }
+    }
+
+    /// Leaves out what lies from `end` on.
+    fn cut(&mut self, end: &Key) {
+        let direction = self.direction;
+        self.found.retain(|key, _| direction.has_passed(key, end));
+        self.deleted.retain(|key| direction.has_passed(key, end));
+    }
+
+    /// Whether no transaction could carry what was found, and no replica would look at it.
+    fn is_too_large(&self) -> bool {
+        self.found.len() > TRANSACTION_READS_MAX || self.deleted.len() > RANGE_DELETED_MAX
+    }
 }
 
 /// The part of a range that one shard may hold.
@@ -195,7 +228,7 @@ impl Coordinator {
     ) {
         let part = |shard: ShardId| Some(ScanPart { shard, left: Some(self.cluster.part_of(shard, &range)?) });
         let parts = self.cluster.shards().filter_map(part).collect();
-        let (found, deleted, is_validated) = (BTreeMap::new(), 0, true);
+        let (found, deleted, is_validated) = (BTreeMap::new(), BTreeSet::new(), true);
         let settles = !mode.is_as_of() && self.lost_reads.are_ranges_lost();
         self.counts.settled_reads += u64::from(settles);
         let scan = ScanOperation { timestamp, range, direction, limit, mode, settles, parts, found, deleted, is_validated, started: now };
@@ -352,20 +385,11 @@ impl Coordinator {
         let operation = request.operation;
         let Some(scan) = self.scans.get_mut(&operation) else { return };
         scan.is_validated &= page.is_validated(self.quorums);
-        for choice in page.choices {
-            let (Choice::Newest(found) | Choice::WeakQuorum(found)) = choice else { continue };
-            if found.value.is_some() || found.dependency.is_some() {
-                scan.found.insert(found.key.clone(), found);
-            } else if found.version > Timestamp::ZERO && !scan.mode.is_as_of() {
-                // What is read of the past is final, and no transaction carries it.
-                scan.deleted += 1;
-            }
-        }
+        scan.take_in(page.choices);
         if let Some(part) = scan.parts.iter_mut().find(|part| part.shard == request.shard) {
             part.left = part.left.take().and_then(|left| scan.direction.left(&left, &page.end));
         }
-        // No transaction could carry so much, and no replica would look at it.
-        if scan.found.len() > TRANSACTION_READS_MAX || scan.deleted > RANGE_DELETED_MAX {
+        if scan.is_too_large() {
             self.scan_failed(operation, Failure::Refused(Refusal::TooLarge), out);
             return;
         }
@@ -380,10 +404,10 @@ impl Coordinator {
         }
         let Some(mut scan) = self.drop_scan(operation) else { return };
         let direction = scan.direction;
-        scan.found.retain(|key, _| direction.has_passed(key, end));
+        scan.cut(end);
         // The end is the whole range's, or lies behind a key that was found in it.
         let read = if broken(Mutant::RangeCutAtWrongEnd) { Direction::Ascending } else { direction }.read(&scan.range, end);
-        let (range, deleted) = (read.unwrap_or(scan.range), scan.deleted);
+        let (range, deleted) = (read.unwrap_or(scan.range), scan.deleted.len());
         let found = direction.of(scan.found.into_values()).collect();
         let result = Ok(RangeFound { range, found, deleted, is_validated: scan.is_validated });
         out.emit(Event::Scanned { operation, result });
@@ -482,5 +506,54 @@ impl Coordinator {
     /// Who was asked for page `number` and when, while the answer still tells what time it is.
     pub(super) fn page_asked(&self, number: u64) -> Option<(ShardId, (Time, Voters))> {
         self.scan_requests.get(&number).map(|request| (request.shard, request.timed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        Key::from(format!("{number:05}").as_str())
+    }
+
+    fn scan(direction: Direction, limit: usize) -> ScanOperation {
+        let range = KeyRange::new(Key::from("0"), Key::from("a")).expect("it has keys");
+        let (timestamp, started) = (Timestamp::new(100, types::ClientId(1)), Time(0));
+        let (mode, parts) = (ReadMode::Interactive, Vec::new());
+        let (found, deleted) = (BTreeMap::new(), BTreeSet::new());
+        ScanOperation { timestamp, range, direction, limit, mode, settles: false, parts, found, deleted, is_validated: true, started }
+    }
+
+    /// A page of a shard that holds each third key. Every second of them is deleted.
+    fn page(shard: usize, count: usize) -> Vec<Choice> {
+        let choice = |number: usize| {
+            let value = (number % 2 == 0).then(|| types::Value::from("1"));
+            let (key, version) = (key(number * 3 + shard), Timestamp::new(1, types::ClientId(1)));
+            Choice::Newest(ReadFound { key, version, value, dependency: None, validated: Voters::default(), is_withheld: false })
+        };
+        (0..count).map(choice).collect()
+    }
+
+    #[test]
+    fn what_shards_give_beyond_what_is_wanted_does_not_count() {
+        for direction in [Direction::Ascending, Direction::Descending] {
+            let mut wide = scan(direction, 4_096);
+            let mut narrow = scan(direction, 10);
+            for shard in 0..3 {
+                for scan in [&mut wide, &mut narrow] {
+                    scan.take_in(page(shard, 2_999));
+                    assert!(!scan.is_too_large());
+                }
+            }
+            assert_eq!((wide.found.len(), wide.deleted.len()), (4_096, 4_095));
+            assert_eq!(narrow.found.len(), 10);
+            let mut all_at_once = scan(direction, 10);
+            all_at_once.take_in((0..3).flat_map(|shard| page(shard, 2_999)).collect());
+            assert_eq!(narrow.found, all_at_once.found, "it matters not in which order pages come");
+            let mut more = scan(direction, 4_097);
+            (0..3).for_each(|shard| more.take_in(page(shard, 2_999)));
+            assert!(more.is_too_large());
+        }
     }
 }
