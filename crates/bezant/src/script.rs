@@ -19,6 +19,16 @@ use crate::failure::Failure;
 /// The most statements that one script may hold.
 const STATEMENTS_MAX: usize = 8_192;
 
+/// `key` as a message shows it: one of no bytes would not be seen.
+pub fn shown(key: &Key) -> String {
+    if key.as_bytes().is_empty() { "''".to_owned() } else { key.to_string() }
+}
+
+/// What is wrong with a range that has no keys.
+pub fn no_key_between(low: &Key, high: &Key) -> String {
+    format!("no key lies from {} to {}: the first has to come before the second", shown(low), shown(high))
+}
+
 /// What is wrong with a limit of none.
 pub const NO_LIMIT: &str = "a limit is 1 or more";
 
@@ -149,24 +159,31 @@ fn too_many_words(verb: &str) -> String {
 fn scan(low: &Word, high: &Word, mut options: &[Word]) -> Result<Statement, String> {
     let mut scan = Scan { low: low.key()?, high: high.key()?, limit: SCAN_LIMIT, reverse: false };
     if scan.low >= scan.high {
-        return Err(format!("no key lies from {} to {}: the first has to come before the second", scan.low, scan.high));
+        return Err(no_key_between(&scan.low, &scan.high));
     }
+    // As on the command line, or without the dashes.
+    let is = |word: &Word, option: &str| !word.quoted && word.text.strip_prefix("--").unwrap_or(&word.text).eq_ignore_ascii_case(option);
     loop {
         options = match options {
             [] => return Ok(Statement::Scan(scan)),
-            [word, limit, rest @ ..] if word.text.eq_ignore_ascii_case("limit") => {
+            [word, limit, rest @ ..] if is(word, "limit") => {
                 scan.limit = limit.text.parse().map_err(|_| format!("a limit is a number, not `{}`", limit.text))?;
                 if scan.limit == 0 {
                     return Err(NO_LIMIT.to_owned());
                 }
                 rest
             }
-            [word] if word.text.eq_ignore_ascii_case("limit") => return Err("limit needs a number".to_owned()),
-            [word, rest @ ..] if word.text.eq_ignore_ascii_case("reverse") => {
+            [word] if is(word, "limit") => return Err("limit needs a number".to_owned()),
+            [word, rest @ ..] if is(word, "reverse") => {
                 scan.reverse = true;
                 rest
             }
-            _ => return Err(too_many_words("scan")),
+            [word, ..] => {
+                return Err(format!(
+                    "after the two keys scan takes `limit N` and `reverse`, not `{}`; a key with spaces goes in quotes",
+                    word.text
+                ));
+            }
         };
     }
 }
@@ -273,8 +290,9 @@ mod tests {
         let expected = vec![Statement::Get(Key::from("a")), put("b", "2"), Statement::Delete(Key::from("c"))];
         assert_eq!(statements("get a; put b 2;delete c").unwrap(), expected);
         let scan = |limit, reverse| Statement::Scan(Scan { low: Key::from("a"), high: Key::from("b"), limit, reverse });
-        let scans = vec![scan(SCAN_LIMIT, false), scan(7, false), scan(SCAN_LIMIT, true), scan(7, true), scan(7, true)];
-        let script = "scan a b; scan a b limit 7; scan a b REVERSE; scan a b limit 7 reverse; scan a b reverse limit 7";
+        let scans = vec![scan(SCAN_LIMIT, false), scan(7, false), scan(SCAN_LIMIT, true), scan(7, true), scan(7, true), scan(7, true)];
+        let script = "scan a b; scan a b limit 7; scan a b REVERSE; scan a b limit 7 reverse; scan a b reverse limit 7; \
+             scan a b --limit 7 --reverse";
         assert_eq!(statements(script).unwrap(), scans);
         assert_eq!(statements(" ;\nGET a\n\nput b 2 ; ; delete c;\n").unwrap(), expected);
         let ago = AsOf::Ago(std::time::Duration::from_secs(5));
@@ -302,10 +320,11 @@ mod tests {
             ("scan b a", "has to come before"),
             ("begin as of noon", "is no time"),
             ("scan a b limit x", "a limit is a number"),
-            ("scan a b c", "more words"),
+            ("scan a b c", "not `c`"),
             ("scan a b limit", "limit needs a number"),
             ("scan a b limit 0", "1 or more"),
-            ("scan a b limit 7 backwards", "more words"),
+            ("scan a b limit 7 backwards", "and `reverse`, not `backwards`"),
+            ("scan b ''", "from b to ''"),
             ("get a b", "more words"),
             ("put a 'b", "not closed"),
             ("put a \"\\q\"", "backslash"),

@@ -142,7 +142,7 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
             Ok(Done::Well)
         }
         None => {
-            eprintln!("{key} has no value");
+            eprintln!("{} has no value", script::shown(&key));
             Ok(Done::Missing)
         }
     }
@@ -152,7 +152,7 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
 pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
     let (low, high) = (script::key(&args.low)?, script::key(&args.high)?);
     if low >= high {
-        return Err(Failure::wrong(format!("no key lies from {low} to {high}")).help("the first has to come before the second"));
+        return Err(Failure::wrong(script::no_key_between(&low, &high)));
     }
     if args.limit == 0 {
         return Err(Failure::wrong(script::NO_LIMIT));
@@ -180,7 +180,7 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
 }
 
 fn nothing_found(low: &Key, high: &Key) -> Done {
-    eprintln!("no key from {low} to {high} has a value");
+    eprintln!("no key from {} to {} has a value", script::shown(low), script::shown(high));
     Done::Missing
 }
 
@@ -374,8 +374,8 @@ impl Outcome {
         for statement in &self.statements {
             match statement {
                 Statement::Get(_) | Statement::Scan(..) => print_found(statement, found.next()),
-                Statement::Put(key, value) => out!("put {key} = {value}"),
-                Statement::Delete(key) => out!("delete {key}"),
+                Statement::Put(key, value) => out!("put {} = {value}", script::shown(key)),
+                Statement::Delete(key) => out!("delete {}", script::shown(key)),
                 Statement::Begin(_) | Statement::Commit | Statement::Abort => {}
             }
         }
@@ -456,7 +456,7 @@ pub fn print_scan((low, high): (&Key, &Key), found: &[(Key, Value)]) {
         print_get(key, Some(value));
     }
     if found.is_empty() {
-        out!("no key from {low} to {high} has a value");
+        out!("no key from {} to {} has a value", script::shown(low), script::shown(high));
     }
 }
 
@@ -464,10 +464,10 @@ pub fn print_scan((low, high): (&Key, &Key), found: &[(Key, Value)]) {
 pub fn print_get(key: &Key, value: Option<&Value>) {
     match value {
         Some(value) => match harmless_text(value) {
-            Some(text) if text.contains(['\n', '\t']) => out!("{key} = {}", script::quoted_text(text)),
-            _ => out!("{key} = {value}"),
+            Some(text) if text.contains(['\n', '\t']) => out!("{} = {}", script::shown(key), script::quoted_text(text)),
+            _ => out!("{} = {value}", script::shown(key)),
         },
-        None => out!("{key} has no value"),
+        None => out!("{} has no value", script::shown(key)),
     }
 }
 
