@@ -17,7 +17,7 @@ fn processes(folder: &str) -> Vec<String> {
 
 #[test]
 fn honest_clients_commit_under_attack_and_nothing_is_left_behind() {
-    let place = Place::new();
+    let place = Place::finding_ports();
     let folder = place.path("clusters");
     fs::create_dir(&folder).expect("made");
     let folder = folder.display().to_string();
@@ -45,7 +45,7 @@ fn honest_clients_commit_under_attack_and_nothing_is_left_behind() {
 
 #[test]
 fn a_liar_runs_in_a_replicas_place_and_the_table_is_markdown() {
-    let place = Place::new();
+    let place = Place::finding_ports();
     let said = place.run(&["attack", "liar", "--keys", "500", "--transactions", "20", "--rounds", "2"]).expect(0);
     let lines: Vec<&str> = said.out.lines().collect();
     assert_eq!(lines.len(), 3, "{said:?}");

@@ -12,7 +12,7 @@ const SMALL: [&str; 10] = ["figures", "--quick", "--only", "6a", "--runs", "1", 
 
 #[test]
 fn a_figure_is_measured_goes_on_where_it_was_stopped_and_is_drawn_again() {
-    let place = Place::new();
+    let place = Place::finding_ports();
     let kept = || -> Value { serde_json::from_slice(&fs::read(place.path("figures/basil-6a.json")).expect("kept")).expect("JSON") };
     let reports = |results: &Value| -> Vec<usize> {
         let points = results["points"].as_array().expect("a list").iter();
@@ -69,7 +69,7 @@ const WAYS: [&str; 15] = [
 
 #[test]
 fn servers_for_zookeepers_clients_are_measured_and_gone_afterwards() {
-    let place = Place::new();
+    let place = Place::finding_ports();
     let small = ["figures", "--quick", "--only", "sentinel-5.3", "--runs", "1", "--seconds", "1", "--work", "work"];
     let file = place.path("figures/sentinel-5.2.json");
     let kept = || -> Option<Value> { serde_json::from_slice(&fs::read(&file).ok()?).ok() };

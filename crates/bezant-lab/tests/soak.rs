@@ -33,7 +33,7 @@ fn soak(place: &Place, options: &[&str]) -> (Said, Value) {
 #[test]
 #[ignore = "it takes minutes"]
 fn a_cluster_lives_through_faults_and_changes_and_keeps_its_promises() {
-    let place = Place::new();
+    let place = Place::finding_ports();
     let (_, report) = soak(&place, &["--minutes", "0.5"]);
     let faults = ["killed", "away", "data_deleted", "keys_and_certificates_renewed", "replaced"];
     assert!(faults.iter().any(|fault| report["counts"][fault].as_u64() > Some(0)), "{report}");
@@ -47,7 +47,7 @@ fn a_cluster_lives_through_faults_and_changes_and_keeps_its_promises() {
 #[test]
 #[ignore = "it takes minutes"]
 fn who_was_stopped_and_who_lost_its_data_rejoin_under_load() {
-    let place = Place::new();
+    let place = Place::finding_ports();
     let (_, report) = soak(&place, &["--rounds", "1", "--away-seconds", "10"]);
     assert_eq!((&report["counts"]["rounds"], &report["away_seconds"]), (&Value::from(1), &Value::from(10)), "{report}");
     assert!(report["counts"]["fast_path_back_within_ms"].as_u64() <= Some(60_000), "{report}");

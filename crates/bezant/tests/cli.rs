@@ -11,7 +11,7 @@ use crate::place::{Place, Said, eventually};
 
 #[test]
 fn dev_runs_statements_and_keeps_what_they_wrote() {
-    let place = Place::new();
+    let place = Place::finding_ports();
     let said = place.run(&["dev", "--base-port", "auto", "--exec", "put a 1; get a; get b"]).expect(0);
     assert!(said.out.starts_with("put a = 1\na = 1\nb has no value\ncommitted "), "{said:#?}");
     assert!(said.out.trim_end().ends_with(" ms"), "{said:#?}");
@@ -137,8 +137,7 @@ fn a_receipt_is_checked_without_the_cluster_and_a_changed_byte_is_noticed() {
 #[test]
 fn members_draw_their_own_keys_and_the_cluster_is_made_of_their_cards() {
     let place = Place::new();
-    // Ports that are free, as `auto` finds them.
-    place.run(&["init", "ports", "--base-port", "auto"]).expect(0);
+    place.run(&["init", "ports", "--base-port", &place.base_port()]).expect(0);
     let text = fs::read_to_string(place.path("ports/cluster.toml")).expect("read");
     let all = |name: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.strip_prefix(name)?.strip_suffix('"')).map(str::to_owned).collect()
@@ -352,10 +351,11 @@ fn many_clients_share_one_list_of_clients() {
 #[test]
 fn dev_refuses_what_the_cluster_that_is_there_is_not() {
     let place = Place::new();
-    place.run(&["dev", "--base-port", "auto", "--exec", "put a 1"]).expect(0);
+    let base_port = place.base_port();
+    place.run(&["dev", "--base-port", &base_port, "--exec", "put a 1"]).expect(0);
     place.run(&["dev", "--shards", "2", "--exec", "get a"]).expect(2).says("--shards says otherwise than").says("bezant-data/cluster.toml");
     place.run(&["dev", "--faults", "2", "--exec", "get a"]).expect(2).says("--faults says otherwise than");
-    let again = place.run(&["dev", "--shards", "1", "--base-port", "auto", "--window-ms", "20000", "--exec", "get a"]).expect(0);
+    let again = place.run(&["dev", "--shards", "1", "--base-port", &base_port, "--window-ms", "20000", "--exec", "get a"]).expect(0);
     again.says("--base-port, --window-ms had no effect: the cluster in ./bezant-data is made already");
 }
 
@@ -364,7 +364,7 @@ fn a_cluster_on_the_ports_of_another_does_not_come_up_and_is_not_taken_for_it() 
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
-    place.run(&["init", "other", "--base-port", "auto"]).expect(0);
+    place.run(&["init", "other", "--base-port", &place.base_port()]).expect(0);
     take_addresses(&place.path("bezant-data/cluster.toml"), &place.path("other"));
     fs::write(place.path("other/s0-r0/node.log"), "error: of another day\n").expect("written");
     let said = place.run(&["up", "other"]).expect(3).says("s0-r0 ended at its start: s0-r0 cannot listen");

@@ -191,8 +191,7 @@ fn a_replica_gets_another_key_and_another_is_replaced_while_the_cluster_runs() {
     let refused = place.run(&["receipt", "verify", &late, "--cluster", &first_alone]).expect(2);
     refused.says("error: the receipt proves nothing: no good signature of s0-r1 covers");
     // Another holder of a place, with nothing of what the earlier one had.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it has one").port();
-    let address = format!("127.0.0.1:{free}");
+    let address = format!("127.0.0.1:{}", place.port());
     let card = place.run(&["key", "new", "other-key", "--replica", &address]).expect(0).out;
     let new_key = card.split_whitespace().last().expect("its key").to_owned();
     edit(&place, |text| {

@@ -340,7 +340,7 @@ fn a_client_that_is_no_member_is_told_so_in_words() {
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
-    place.run(&["init", "other", "--base-port", "auto"]).expect(0);
+    place.run(&["init", "other", "--base-port", &place.base_port()]).expect(0);
 
     copy(&place.path("bezant-data/client"), &place.path("bare"));
     fs::remove_file(place.path("bare/certificate.pem")).expect("removed");

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +13,7 @@ use crate::place::{Place, Running, eventually};
 
 /// A server's file, and where it will listen.
 fn write_config(place: &Place, name: &str) -> SocketAddr {
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.port()));
     let data = place.path(name);
     let text = format!(
         "tickTime=2000\ninitLimit=10\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nsnapCount=100\nmystery=1\n",

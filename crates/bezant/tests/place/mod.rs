@@ -4,9 +4,11 @@
 #![allow(dead_code)]
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,19 +29,77 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Clusters start one at a time: until its replicas listen, a cluster's ports are free for another to find.
-static STARTING: Mutex<()> = Mutex::new(());
+/// Where tests' clusters listen: below the ports where `--base-port auto` looks, and those that systems hand out.
+const PORTS: Range<u16> = 10_000..15_000;
+/// How many ports one test has, and how many of them one cluster gets.
+const PORTS_OF_TEST: u16 = 250;
+const PORTS_OF_CLUSTER: u16 = 32;
 
-/// A folder for one test's clusters. What `up` started there is stopped when it goes.
+/// Clusters whose ports the program finds are made one at a time: those of a replica that is down are free for another to find.
+static FINDS_PORTS: Mutex<()> = Mutex::new(());
+
+/// A folder for one test's clusters, and ports for them. What `up` started there is stopped when it goes.
 pub struct Place {
     folder: TempDir,
-    _one_at_a_time: MutexGuard<'static, ()>,
+    ports: Ports,
+    _one_at_a_time: Option<MutexGuard<'static, ()>>,
+}
+
+/// Ports of this computer that no other test has, in this process or another: whoever looks for some finds the first one taken.
+struct Ports {
+    next: AtomicU16,
+    end: u16,
+    _first: TcpListener,
+}
+
+impl Ports {
+    fn reserve() -> Self {
+        static RESERVED: AtomicU16 = AtomicU16::new(0);
+        let blocks = (PORTS.end - PORTS.start) / PORTS_OF_TEST;
+        let listen = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            // Those of a test that has ended come last.
+            let turn = (std::process::id() as u16 % blocks + RESERVED.fetch_add(1, Ordering::Relaxed)) % blocks;
+            let begin = PORTS.start + turn * PORTS_OF_TEST;
+            let Ok(first) = listen(begin) else { continue };
+            let (next, end) = (begin + 1, begin + PORTS_OF_TEST);
+            if (next..end).all(|port| listen(port).is_ok()) {
+                return Self { next: AtomicU16::new(next), end, _first: first };
+            }
+        }
+        panic!("no {PORTS_OF_TEST} ports are free between {} and {}", PORTS.start, PORTS.end);
+    }
+
+    fn take(&self, count: u16) -> u16 {
+        let port = self.next.fetch_add(count, Ordering::Relaxed);
+        assert!(port + count <= self.end, "a test has {PORTS_OF_TEST} ports");
+        port
+    }
 }
 
 impl Place {
     pub fn new() -> Self {
-        let guard = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        Self { folder: TempDir::new().expect("a temporary folder"), _one_at_a_time: guard }
+        Self::holding(None)
+    }
+
+    /// For a test of what makes clusters whose ports it finds itself.
+    pub fn finding_ports() -> Self {
+        Self::holding(Some(FINDS_PORTS.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn holding(one_at_a_time: Option<MutexGuard<'static, ()>>) -> Self {
+        Self { folder: TempDir::new().expect("a temporary folder"), ports: Ports::reserve(), _one_at_a_time: one_at_a_time }
+    }
+
+    /// A port that nothing else uses.
+    pub fn port(&self) -> u16 {
+        self.ports.take(1)
+    }
+
+    /// A `--base-port` for another cluster.
+    pub fn base_port(&self) -> String {
+        self.ports.take(PORTS_OF_CLUSTER).to_string()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -89,7 +149,8 @@ impl Place {
     }
 
     pub fn init(&self, more: &[&str]) {
-        let arguments: Vec<&str> = ["init", "bezant-data", "--base-port", "auto"].iter().chain(more).copied().collect();
+        let base_port = self.base_port();
+        let arguments: Vec<&str> = ["init", "bezant-data", "--base-port", &base_port].iter().chain(more).copied().collect();
         self.run(&arguments).expect(0);
     }
 
