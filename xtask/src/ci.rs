@@ -71,7 +71,7 @@ fn simulator(workspace: &Workspace) -> Result<()> {
 pub fn build_programs(workspace: &Workspace) -> Result<()> {
     let mut build = in_root(workspace);
     build.args(["build", "--workspace", "--example", "mutants"]);
-    build.args(["bezant-lab", "bank-transfer", "queue", "report"].iter().flat_map(|name| ["--bin", name]));
+    build.args(["bezant-lab", "bank-transfer", "fuzz", "queue", "report"].iter().flat_map(|name| ["--bin", name]));
     show(&mut build)
 }
 

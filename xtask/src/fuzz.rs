@@ -1,8 +1,8 @@
 //! Fuzzing: builds what the crate `fuzz` has, and runs its targets.
 //!
 //! Where a C++ compiler is, libFuzzer is built and guides itself by what an input reaches; our own crates are then built a
-//! second time, instrumented, and what they depend on is shared with every other build. Where there is none, inputs of the
-//! corpus are changed blindly: less is found, and nothing more is needed than for everything else.
+//! second time, instrumented. Where there is none, inputs of the corpus are changed blindly: less is found, and nothing more is
+//! needed than for everything else. CI does that, too: a second build takes minutes, and finds little in the inputs there is time for.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::ci::build_programs;
 use crate::process::show;
 use crate::workspace::{Workspace, cargo};
 
@@ -33,7 +34,7 @@ const TARGET_VARIABLE: &str = "BEZANT_FUZZ_TARGET";
 /// How long a target is run.
 #[derive(Clone, Copy)]
 enum Extent {
-    /// As many inputs as it sets for CI, beginning from what is committed, the same each time.
+    /// As many blindly changed inputs as it sets for CI, the same each time.
     Runs,
     /// For a while, beginning from what earlier runs found.
     Seconds(u64),
@@ -65,11 +66,11 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     fuzzer.guided_if_possible()?.run(&names, Extent::Seconds(seconds))
 }
 
-/// Every target, for the number of inputs that it sets itself.
+/// Every target, for the number of inputs that it sets itself, the same each time.
 pub fn ci(workspace: &Workspace) -> Result<()> {
     let fuzzer = Fuzzer::plain(workspace)?;
     fuzzer.check_corpus()?;
-    fuzzer.guided_if_possible()?.run(&BTreeSet::new(), Extent::Runs)
+    fuzzer.run(&BTreeSet::new(), Extent::Runs)
 }
 
 /// A line of what `fuzz list` prints.
@@ -91,8 +92,7 @@ struct Fuzzer<'a> {
 
 impl<'a> Fuzzer<'a> {
     fn plain(workspace: &'a Workspace) -> Result<Self> {
-        // All of the workspace, so that features are the same as in every other build, and what was built is used.
-        show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--workspace", "--bin", "fuzz"]))?;
+        build_programs(workspace)?;
         let plain = workspace.target.join("debug/fuzz");
         let listed = Command::new(&plain).arg("list").output().with_context(|| format!("cannot run {}", plain.display()))?;
         ensure!(listed.status.success(), "`fuzz list` failed: {}", String::from_utf8_lossy(&listed.stderr));
@@ -153,31 +153,24 @@ impl<'a> Fuzzer<'a> {
 
     fn run_one(&self, target: &Target, extent: Extent) -> Result<()> {
         let started = Instant::now();
-        let done = match &self.guided {
-            Some(program) => self.run_guided(program, target, extent),
-            None => self.run_blindly(target, extent),
+        let done = match (&self.guided, extent) {
+            (Some(program), Extent::Seconds(seconds)) => self.run_guided(program, target, seconds),
+            (None, _) | (_, Extent::Runs) => self.run_blindly(target, extent),
         };
         let done = done.with_context(|| format!("target `{}`", target.name))?;
         println!("{:<14} {done} in {:.1} s", target.name, started.elapsed().as_secs_f64());
         Ok(())
     }
 
-    fn run_guided(&self, program: &Path, target: &Target, extent: Extent) -> Result<String> {
+    fn run_guided(&self, program: &Path, target: &Target, seconds: u64) -> Result<String> {
         let committed = self.workspace.root.join("fuzz/corpus").join(&target.name);
-        let (folder, extent) = match extent {
-            Extent::Runs => {
-                let folder = self.scratch()?.join("ci").join(&target.name);
-                let _ = fs::remove_dir_all(&folder); // What it found the last time would change what it finds now.
-                (folder, vec![format!("-runs={}", target.runs), format!("-seed={SEED}")])
-            }
-            Extent::Seconds(seconds) => (self.scratch()?.join("corpus").join(&target.name), vec![format!("-max_total_time={seconds}")]),
-        };
+        let folder = self.scratch()?.join("corpus").join(&target.name);
         let findings = self.scratch()?.join("findings");
         for folder in [&folder, &findings] {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
         let mut command = Command::new(program);
-        command.env(TARGET_VARIABLE, &target.name).args(extent).arg(format!("-max_len={}", target.bytes_max));
+        command.env(TARGET_VARIABLE, &target.name).arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={}", target.bytes_max));
         command.arg(format!("-timeout={INPUT_SECONDS_MAX}")).arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"));
         command.arg(format!("-artifact_prefix={}/{}-", findings.display(), target.name)).arg("-print_final_stats=1");
         let dictionary = self.workspace.root.join("fuzz/dictionaries").join(&target.name);
