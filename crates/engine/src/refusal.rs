@@ -103,8 +103,8 @@ pub enum Refusal {
         /// Which operation, counted from 0.
         operation: usize,
     },
-    /// What a read would give is more than one transaction may read, or one message may hold.
-    #[error("this reads more than one transaction may: too many keys, counting deleted ones in its ranges, or too many bytes")]
+    /// It reads more than a transaction may, or more bytes than a message may have.
+    #[error("this reads too much at once: too many keys, too many deleted keys in its ranges, or too many bytes")]
     AnswerTooLarge,
     /// The request is over a limit or contradicts itself, as the text says.
     #[error("{0}")]

@@ -70,9 +70,27 @@ impl ScanOperation {
         self.deleted.retain(|key| direction.has_passed(key, end));
     }
 
-    /// Whether no transaction could carry what was found, and no replica would look at it.
+    /// How far all shards have been read: to where the part begins that is least far.
+    fn covered(&self) -> &Key {
+        let left = self.parts.iter().filter_map(|part| part.left.as_ref());
+        let covered = left.map(|left| self.direction.begin(left)).min_by(|one, other| self.direction.order(*one, *other));
+        covered.unwrap_or(self.direction.end(&self.range))
+    }
+
+    /// The last key that is wanted, if all are found that come before it.
+    fn last(&self) -> Option<&Key> {
+        let covered = self.covered();
+        let live = self.found.iter().filter(|(key, found)| found.value.is_some() && self.direction.has_passed(key, covered));
+        self.limit.checked_sub(1).and_then(|before| self.direction.of(live).nth(before)).map(|(key, _)| key)
+    }
+
+    /// Whether no transaction could carry what was found as far as all shards have been read, and no replica would look at it. What lies
+    /// further may still turn out not to be wanted; it is a page a shard at most.
     fn is_too_large(&self) -> bool {
-        self.found.len() > TRANSACTION_READS_MAX || self.deleted.len() > RANGE_DELETED_MAX
+        let covered = self.covered();
+        let found = self.found.keys().filter(|key| self.direction.has_passed(key, covered)).count();
+        let deleted = self.deleted.iter().filter(|key| self.direction.has_passed(key, covered)).count();
+        found > TRANSACTION_READS_MAX || deleted > RANGE_DELETED_MAX
     }
 }
 
@@ -240,12 +258,11 @@ impl Coordinator {
     fn advance_scan(&mut self, now: Time, operation: u64, out: &mut Out) {
         let Some(scan) = self.scans.get(&operation) else { return };
         let direction = scan.direction;
-        let open = scan.parts.iter().filter_map(|part| Some((part.shard, part.left.as_ref()?)));
-        let covered = open.clone().map(|(_, left)| direction.begin(left)).min_by(|one, other| direction.order(*one, *other));
-        let covered = covered.unwrap_or(direction.end(&scan.range));
-        let live = scan.found.iter().filter(|(key, found)| found.value.is_some() && direction.has_passed(key, covered));
-        let count = live.clone().count();
-        let last = scan.limit.checked_sub(1).and_then(|before| direction.of(live).nth(before)).map(|(key, _)| key);
+        if scan.is_too_large() {
+            self.scan_failed(operation, Failure::Refused(Refusal::TooLarge), out);
+            return;
+        }
+        let (covered, last) = (scan.covered(), scan.last());
         if last.is_some() || covered == direction.end(&scan.range) {
             // What was found lies in the range, whatever replies say: they were checked as they came. No range has the last of all keys, the only
             // one behind which there is none.
@@ -255,7 +272,9 @@ impl Coordinator {
             self.scan_done(operation, &end, out);
             return;
         }
-        let limit = u32::try_from((scan.limit - count).min(SCAN_ROWS_MAX)).unwrap_or(u32::MAX);
+        let live = scan.found.iter().filter(|(key, found)| found.value.is_some() && direction.has_passed(key, covered));
+        let limit = u32::try_from((scan.limit - live.count()).min(SCAN_ROWS_MAX)).unwrap_or(u32::MAX);
+        let open = scan.parts.iter().filter_map(|part| Some((part.shard, part.left.as_ref()?)));
         let next = open.filter(|(_, left)| direction.begin(left) == covered);
         let next: Vec<(ShardId, KeyRange)> = next.map(|(shard, left)| (shard, left.clone())).collect();
         for (shard, range) in next {
@@ -389,10 +408,6 @@ impl Coordinator {
         if let Some(part) = scan.parts.iter_mut().find(|part| part.shard == request.shard) {
             part.left = part.left.take().and_then(|left| scan.direction.left(&left, &page.end));
         }
-        if scan.is_too_large() {
-            self.scan_failed(operation, Failure::Refused(Refusal::TooLarge), out);
-            return;
-        }
         self.advance_scan(now, operation, out);
     }
 
@@ -525,14 +540,19 @@ mod tests {
         ScanOperation { timestamp, range, direction, limit, mode, settles: false, parts, found, deleted, is_validated: true, started }
     }
 
+    fn choice(number: usize, has_value: bool) -> Choice {
+        let value = has_value.then(|| types::Value::from("1"));
+        let (key, version) = (key(number), Timestamp::new(1, types::ClientId(1)));
+        Choice::Newest(ReadFound { key, version, value, dependency: None, validated: Voters::default(), is_withheld: false })
+    }
+
+    fn choices(numbers: std::ops::Range<usize>, have_values: bool) -> Vec<Choice> {
+        numbers.map(|number| choice(number, have_values)).collect()
+    }
+
     /// A page of a shard that holds each third key. Every second of them is deleted.
     fn page(shard: usize, count: usize) -> Vec<Choice> {
-        let choice = |number: usize| {
-            let value = (number % 2 == 0).then(|| types::Value::from("1"));
-            let (key, version) = (key(number * 3 + shard), Timestamp::new(1, types::ClientId(1)));
-            Choice::Newest(ReadFound { key, version, value, dependency: None, validated: Voters::default(), is_withheld: false })
-        };
-        (0..count).map(choice).collect()
+        (0..count).map(|number| choice(number * 3 + shard, number.is_multiple_of(2))).collect()
     }
 
     #[test]
@@ -555,5 +575,23 @@ mod tests {
             (0..3).for_each(|shard| more.take_in(page(shard, 2_999)));
             assert!(more.is_too_large());
         }
+    }
+
+    #[test]
+    fn what_lies_further_than_all_shards_have_been_read_does_not_count() {
+        let mut scan = scan(Direction::Ascending, 10);
+        scan.parts = vec![ScanPart { shard: ShardId(0), left: KeyRange::new(key(5_000), Key::from("a")) }];
+        scan.take_in(choices(0..RANGE_DELETED_MAX, false));
+        scan.take_in(choices(6_000..7_000, false));
+        assert!(!scan.is_too_large());
+        // Nine of ten are found, behind all of these.
+        scan.take_in(choices(7_000..7_009, true));
+        scan.parts[0].left = KeyRange::new(key(8_000), Key::from("a"));
+        assert!(scan.is_too_large() && scan.last().is_none());
+        // The tenth lies before some of them.
+        scan.take_in(choices(5_000..5_001, true));
+        assert!(scan.is_too_large() && scan.last() == Some(&key(7_008)));
+        scan.take_in(choices(5_001..5_010, true));
+        assert!(!scan.is_too_large() && scan.last() == Some(&key(5_009)));
     }
 }
