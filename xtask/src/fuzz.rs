@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::ci::build_programs;
+use crate::ci::{build_programs, in_root};
 use crate::process::show;
 use crate::workspace::{Workspace, cargo};
 
@@ -70,7 +70,24 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 pub fn ci(workspace: &Workspace) -> Result<()> {
     let fuzzer = Fuzzer::plain(workspace)?;
     fuzzer.check_corpus()?;
-    fuzzer.run(&BTreeSet::new(), Extent::Runs)
+    fuzzer.run(&BTreeSet::new(), Extent::Runs)?;
+    match try_compiler(&fuzzer.scratch()?) {
+        // That it could be built: all but this crate has been checked by the step `clippy`.
+        Ok(()) => show(in_root(workspace).args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--features",
+            "fuzz/libfuzzer",
+            "--",
+            "-D",
+            "warnings",
+        ])),
+        Err(error) => {
+            println!("the program that libFuzzer guides is not checked: {error:#}");
+            Ok(())
+        }
+    }
 }
 
 /// A line of what `fuzz list` prints.

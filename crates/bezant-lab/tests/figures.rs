@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::place::{Place, eventually};
 
 /// One figure of two clusters, with every run as short as may be.
-const SMALL: [&str; 10] = ["figures", "--quick", "--only", "6a", "--runs", "1", "--seconds", "0.3", "--keys", "1000"];
+const SMALL: [&str; 10] = ["figures", "--quick", "--only", "6a", "--runs", "1", "--seconds", "1", "--keys", "1000"];
 
 #[test]
 fn a_figure_is_measured_goes_on_where_it_was_stopped_and_is_drawn_again() {

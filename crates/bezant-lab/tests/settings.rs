@@ -39,7 +39,7 @@ fn settings_that_cost_speed_or_safety_do_what_they_say() {
     place.init(&["--signatures", "off", "--fast-path", "off", "--read-quorum", "1"]);
     place.run(&["up"]).expect(0);
     let run = |line: &str| {
-        let line = format!("bench {line} --keys 300 --clients 4 --seconds 0.3 --warmup 0 --cooldown 0 --json");
+        let line = format!("bench {line} --keys 300 --clients 4 --seconds 1 --warmup 0 --cooldown 0 --json");
         place.run(&line.split(' ').collect::<Vec<_>>()).expect(0).json()
     };
     let report = run("rw-u --load");

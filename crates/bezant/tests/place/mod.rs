@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Where tests' clusters listen: below the ports where `--base-port auto` looks, and those that systems hand out.
 const PORTS: Range<u16> = 10_000..15_000;
 /// How many ports one test has, and how many of them one cluster gets.
-const PORTS_OF_TEST: u16 = 250;
+const PORTS_OF_TEST: u16 = 100;
 const PORTS_OF_CLUSTER: u16 = 32;
 
 /// Clusters whose ports the program finds are made one at a time: those of a replica that is down are free for another to find.
@@ -60,13 +60,15 @@ impl Ports {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             // Those of a test that has ended come last.
-            let turn = (std::process::id() as u16 % blocks + RESERVED.fetch_add(1, Ordering::Relaxed)) % blocks;
+            let turn = (std::process::id() as u16).wrapping_add(RESERVED.fetch_add(1, Ordering::Relaxed)) % blocks;
             let begin = PORTS.start + turn * PORTS_OF_TEST;
-            let Ok(first) = listen(begin) else { continue };
             let (next, end) = (begin + 1, begin + PORTS_OF_TEST);
-            if (next..end).all(|port| listen(port).is_ok()) {
+            if let Ok(first) = listen(begin)
+                && (next..end).all(|port| listen(port).is_ok())
+            {
                 return Self { next: AtomicU16::new(next), end, _first: first };
             }
+            sleep(LOOK_EVERY);
         }
         panic!("no {PORTS_OF_TEST} ports are free between {} and {}", PORTS.start, PORTS.end);
     }
