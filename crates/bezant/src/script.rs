@@ -100,7 +100,7 @@ pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
         .enumerate()
         .map(|(at, words)| {
             statement(&words).map_err(|what| {
-                let text: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+                let text: Vec<&str> = words.iter().map(|word| if word.text.is_empty() { "''" } else { &word.text }).collect();
                 Failure::wrong(what)
                     .at(format!("statement {} of {count}: `{}`", at + 1, text.join(" ")))
                     .help("a statement is: get KEY | scan LOW HIGH [limit N] [reverse] | put KEY VALUE | delete KEY")

@@ -144,6 +144,8 @@ struct Session {
 struct Open {
     transaction: Transaction,
     begun: Instant,
+    /// It is as of a time in the past.
+    reads_only: bool,
     /// Something in it failed: nothing of it may be committed any more.
     has_failed: bool,
 }
@@ -182,7 +184,7 @@ impl Session {
         let done = self.in_order(text).await;
         if done.is_err() && self.open.is_none() && script::leaves_open(text) {
             // The lines after it are still meant for the transaction that it was to begin.
-            self.open = Some(Open { transaction: self.client.begin(), begun: Instant::now(), has_failed: true });
+            self.open = Some(Open { transaction: self.client.begin(), begun: Instant::now(), reads_only: false, has_failed: true });
         }
         done
     }
@@ -211,9 +213,14 @@ impl Session {
             Some(Open { has_failed: true, .. }) => {
                 return Err(Failure::wrong("this transaction has failed, and nothing more is done in it").help("end it with abort"));
             }
-            Some(Open { transaction, .. }) => {
+            Some(Open { transaction, reads_only, .. }) => {
                 for statement in &batch {
                     match statement {
+                        Statement::Put(..) | Statement::Delete(_) if *reads_only => {
+                            return Err(
+                                Failure::wrong("a transaction as of a time in the past reads only").help("write in one that `begin` opens")
+                            );
+                        }
                         Statement::Get(key) => statements::print_get(key, transaction.get(key.clone()).await?.as_ref()),
                         Statement::Scan(scan) => statements::print_scan((&scan.low, &scan.high), &scan.run(transaction).await?),
                         Statement::Put(key, value) => transaction.put(key.clone(), value.clone()),
@@ -235,7 +242,7 @@ impl Session {
         match (statement, self.open.take()) {
             (Statement::Begin(as_of), None) => {
                 let transaction = as_of.map_or_else(|| Ok(self.client.begin()), |as_of| self.client.begin_as_of(as_of))?;
-                self.open = Some(Open { transaction, begun: Instant::now(), has_failed: false });
+                self.open = Some(Open { transaction, begun: Instant::now(), reads_only: as_of.is_some(), has_failed: false });
             }
             (Statement::Begin(_), open) => {
                 self.open = open;

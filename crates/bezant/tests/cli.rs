@@ -233,6 +233,7 @@ fn the_shell_runs_transactions_of_several_lines() {
     // Nor is anything done of a transaction that could not be begun.
     let said = shell(&place, "begin as of 2500-01-01T00:00:00Z\nput pg 1\ncommit\nget pg\n").expect(2).says("in the future");
     assert_eq!(said.out, "pg has no value\n", "{said:#?}");
+    shell(&place, "begin as of 0s ago\nput pg 1\nabort\n").expect(2).says("reads only");
     place.run(&["get", "a"]).expect(0).prints("2\n");
     assert!(!place.path(".bezant_history").exists(), "a script is no history");
 
