@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::ci::{build_programs, in_root};
+use crate::ci::build_programs;
 use crate::process::show;
 use crate::workspace::{Workspace, cargo};
 
@@ -70,24 +70,12 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 pub fn ci(workspace: &Workspace) -> Result<()> {
     let fuzzer = Fuzzer::plain(workspace)?;
     fuzzer.check_corpus()?;
-    fuzzer.run(&BTreeSet::new(), Extent::Runs)?;
-    match try_compiler(&fuzzer.scratch()?) {
-        // That it could be built: all but this crate has been checked by the step `clippy`.
-        Ok(()) => show(in_root(workspace).args([
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--features",
-            "fuzz/libfuzzer",
-            "--",
-            "-D",
-            "warnings",
-        ])),
-        Err(error) => {
-            println!("the program that libFuzzer guides is not checked: {error:#}");
-            Ok(())
-        }
-    }
+    fuzzer.run(&BTreeSet::new(), Extent::Runs)
+}
+
+/// Whether libFuzzer can be built here; why not, otherwise.
+pub fn can_be_guided(workspace: &Workspace) -> Result<()> {
+    try_compiler(&scratch(workspace)?)
 }
 
 /// A line of what `fuzz list` prints.
@@ -119,7 +107,7 @@ impl<'a> Fuzzer<'a> {
     }
 
     fn guided_if_possible(mut self) -> Result<Self> {
-        if let Err(error) = try_compiler(&self.scratch()?) {
+        if let Err(error) = can_be_guided(self.workspace) {
             println!("libFuzzer is not used: {error:#}; inputs are changed blindly instead");
             return Ok(self);
         }
@@ -244,10 +232,14 @@ impl<'a> Fuzzer<'a> {
 
     /// Where everything lies that is found and not committed.
     fn scratch(&self) -> Result<PathBuf> {
-        let folder = self.workspace.target.join("fuzz");
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(folder)
+        scratch(self.workspace)
     }
+}
+
+fn scratch(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.target.join("fuzz");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
 }
 
 fn parse(line: &str) -> Option<Target> {
