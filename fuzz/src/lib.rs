@@ -7,8 +7,8 @@
 //!
 //! Two programs run them. `fuzz-guided` is libFuzzer: it sees which parts of our code an input reaches, keeps inputs that
 //! reach new ones and changes those further. `fuzz` needs nothing but cargo: it lists the targets, runs files, writes the
-//! seeds of the corpus, and changes corpus files blindly, in CI and where there is no C++ compiler for libFuzzer. `cargo xtask
-//! fuzz` builds and runs whichever fits.
+//! seeds of the corpus, and changes corpus files blindly where there is no C++ compiler for libFuzzer. `cargo xtask fuzz`
+//! builds and runs whichever fits.
 //!
 //! Each finding becomes a test of the crate that was wrong; the corpus is only a starting point.
 

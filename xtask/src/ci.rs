@@ -17,7 +17,10 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step { name: "format", run: |workspace| show(in_root(workspace).args(["fmt", "--all", "--check"])) },
-    Step { name: "clippy", run: clippy },
+    Step {
+        name: "clippy",
+        run: |workspace| show(in_root(workspace).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+    },
     Step { name: "tests", run: tests },
     Step { name: "fuzz", run: fuzz::ci },
     Step { name: "docs", run: docs },
@@ -46,17 +49,6 @@ pub fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
     }
     println!("== all passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
-}
-
-/// All targets; the program that libFuzzer guides is not built here otherwise.
-fn clippy(workspace: &Workspace) -> Result<()> {
-    let mut clippy = in_root(workspace);
-    clippy.args(["clippy", "--workspace", "--all-targets"]);
-    match fuzz::can_be_guided(workspace) {
-        Ok(()) => drop(clippy.args(["--features", "fuzz/libfuzzer"])),
-        Err(error) => println!("the program that libFuzzer guides is left out: {error:#}"),
-    }
-    show(clippy.args(["--", "-D", "warnings"]))
 }
 
 /// The README's own words, so that they stay true.

@@ -2,7 +2,7 @@
 //!
 //! Where a C++ compiler is, libFuzzer is built and guides itself by what an input reaches; our own crates are then built a
 //! second time, instrumented. Where there is none, inputs of the corpus are changed blindly: less is found, and nothing more is
-//! needed than for everything else. CI does that, too: a second build takes minutes, and finds little in the inputs there is time for.
+//! needed than for everything else.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -34,7 +34,7 @@ const TARGET_VARIABLE: &str = "BEZANT_FUZZ_TARGET";
 /// How long a target is run.
 #[derive(Clone, Copy)]
 enum Extent {
-    /// As many blindly changed inputs as it sets for CI, the same each time.
+    /// As many inputs as it sets for CI, beginning from what is committed, the same each time.
     Runs,
     /// For a while, beginning from what earlier runs found.
     Seconds(u64),
@@ -66,16 +66,11 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     fuzzer.guided_if_possible()?.run(&names, Extent::Seconds(seconds))
 }
 
-/// Every target, for the number of inputs that it sets itself, the same each time.
+/// Every target, for the number of inputs that it sets itself.
 pub fn ci(workspace: &Workspace) -> Result<()> {
     let fuzzer = Fuzzer::plain(workspace)?;
     fuzzer.check_corpus()?;
-    fuzzer.run(&BTreeSet::new(), Extent::Runs)
-}
-
-/// Whether libFuzzer can be built here; why not, otherwise.
-pub fn can_be_guided(workspace: &Workspace) -> Result<()> {
-    try_compiler(&scratch(workspace)?)
+    fuzzer.guided_if_possible()?.run(&BTreeSet::new(), Extent::Runs)
 }
 
 /// A line of what `fuzz list` prints.
@@ -107,7 +102,7 @@ impl<'a> Fuzzer<'a> {
     }
 
     fn guided_if_possible(mut self) -> Result<Self> {
-        if let Err(error) = can_be_guided(self.workspace) {
+        if let Err(error) = try_compiler(&self.scratch()?) {
             println!("libFuzzer is not used: {error:#}; inputs are changed blindly instead");
             return Ok(self);
         }
@@ -158,24 +153,31 @@ impl<'a> Fuzzer<'a> {
 
     fn run_one(&self, target: &Target, extent: Extent) -> Result<()> {
         let started = Instant::now();
-        let done = match (&self.guided, extent) {
-            (Some(program), Extent::Seconds(seconds)) => self.run_guided(program, target, seconds),
-            (None, _) | (_, Extent::Runs) => self.run_blindly(target, extent),
+        let done = match &self.guided {
+            Some(program) => self.run_guided(program, target, extent),
+            None => self.run_blindly(target, extent),
         };
         let done = done.with_context(|| format!("target `{}`", target.name))?;
         println!("{:<14} {done} in {:.1} s", target.name, started.elapsed().as_secs_f64());
         Ok(())
     }
 
-    fn run_guided(&self, program: &Path, target: &Target, seconds: u64) -> Result<String> {
+    fn run_guided(&self, program: &Path, target: &Target, extent: Extent) -> Result<String> {
         let committed = self.workspace.root.join("fuzz/corpus").join(&target.name);
-        let folder = self.scratch()?.join("corpus").join(&target.name);
+        let (folder, extent) = match extent {
+            Extent::Runs => {
+                let folder = self.scratch()?.join("ci").join(&target.name);
+                let _ = fs::remove_dir_all(&folder); // What it found the last time would change what it finds now.
+                (folder, vec![format!("-runs={}", target.runs), format!("-seed={SEED}")])
+            }
+            Extent::Seconds(seconds) => (self.scratch()?.join("corpus").join(&target.name), vec![format!("-max_total_time={seconds}")]),
+        };
         let findings = self.scratch()?.join("findings");
         for folder in [&folder, &findings] {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
         let mut command = Command::new(program);
-        command.env(TARGET_VARIABLE, &target.name).arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={}", target.bytes_max));
+        command.env(TARGET_VARIABLE, &target.name).args(extent).arg(format!("-max_len={}", target.bytes_max));
         command.arg(format!("-timeout={INPUT_SECONDS_MAX}")).arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"));
         command.arg(format!("-artifact_prefix={}/{}-", findings.display(), target.name)).arg("-print_final_stats=1");
         let dictionary = self.workspace.root.join("fuzz/dictionaries").join(&target.name);
@@ -232,14 +234,10 @@ impl<'a> Fuzzer<'a> {
 
     /// Where everything lies that is found and not committed.
     fn scratch(&self) -> Result<PathBuf> {
-        scratch(self.workspace)
+        let folder = self.workspace.target.join("fuzz");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(folder)
     }
-}
-
-fn scratch(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = workspace.target.join("fuzz");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    Ok(folder)
 }
 
 fn parse(line: &str) -> Option<Target> {
