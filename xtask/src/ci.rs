@@ -1,7 +1,7 @@
 //! Everything that must hold before a change lands, in order, with no step that only CI runs.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -40,15 +40,48 @@ pub fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != *name)) {
         bail!("there is no step `{unknown}`; there are {}", every());
     }
+    let steps: Vec<&Step> = STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)).collect();
+    let is_asked = |name: &str| steps.iter().any(|step| step.name == name);
     let start = Instant::now();
-    for step in STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)) {
+    let mut ahead = None;
+    for step in &steps {
         let step_start = Instant::now();
         println!("== {}", step.name);
+        match step.name {
+            "tests" if is_asked("first-command") => ahead = Some(BuildAhead::begin(workspace)?),
+            "first-command" => ahead.take().into_iter().for_each(BuildAhead::wait),
+            _ => {}
+        }
         (step.run)(workspace).with_context(|| format!("step `{0}` failed; `cargo xtask ci {0}` runs it alone", step.name))?;
         println!("== {} passed in {:.0} s", step.name, step_start.elapsed().as_secs_f64());
     }
     println!("== all passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// The build of the README's first command, at the lowest priority while the tests are built and run, which leave a core idle now and then. The
+/// step itself shows what goes wrong in it, as it builds again what is lacking.
+struct BuildAhead(Child);
+
+impl BuildAhead {
+    fn begin(workspace: &Workspace) -> Result<Self> {
+        let mut build = Command::new("nice");
+        build.current_dir(&workspace.root).args(["-n", "19"]).arg(cargo()).args(["build", "--release", "--quiet"]);
+        build.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(build.spawn().context("cannot run `nice`")?))
+    }
+
+    fn wait(mut self) {
+        // Whether it succeeded shows when the step builds again.
+        drop(self.0.wait());
+    }
+}
+
+impl Drop for BuildAhead {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// The README's own words, so that they stay true.
