@@ -131,18 +131,21 @@ impl KeyReplies {
     ///
     /// Nobody depends on a transaction that `has_committed`, as the reader's process has seen itself, though not all have heard of it.
     pub fn choose(&self, needed: usize, quorums: Quorums, has_committed: impl Fn(&Transaction) -> bool) -> Choice {
-        let vouched_committed = self.committed.iter().filter(|(_, _, voters)| voters.count() >= needed);
-        let committed = vouched_committed.max_by_key(|(version, _, _)| *version);
+        let validated = |version: Timestamp| {
+            let last = self.last.iter().find(|(last, _)| *last == version);
+            last.map_or_else(Voters::default, |(_, voters)| *voters)
+        };
+        let mut vouched_committed = self.committed.iter().filter(|(_, _, voters)| voters.count() >= needed);
+        let newest = vouched_committed.clone().max_by_key(|(version, _, _)| *version);
+        // In a range, whoever has deleted the key some time ago says nothing of it, and is right.
+        let settled = vouched_committed.find(|(version, _, _)| validated(*version).count() >= quorums.validation());
+        let committed = settled.filter(|_| !broken(Mutant::ValidatedUnpreferred)).or(newest);
         let added = |transaction: &Transaction| {
             let same = self.committed.iter().filter(|(version, _, _)| *version == transaction.timestamp());
             if broken(Mutant::VotersAdded) { same.map(|(_, _, voters)| voters.count()).sum() } else { 0 }
         };
         let vouched_prepared = self.prepared.iter().filter(|(transaction, voters)| voters.count() + added(transaction) >= needed);
         let prepared = vouched_prepared.max_by_key(|(transaction, _)| transaction.timestamp());
-        let validated = |version: Timestamp| {
-            let last = self.last.iter().find(|(last, _)| *last == version);
-            last.map_or_else(Voters::default, |(_, voters)| *voters)
-        };
         // A correct replica withholds its promise, and so do most: whoever was held off was so by what a quorum had promised.
         let is_withheld = self.unpromised.count() >= quorums.weak() && !broken(Mutant::UnpromisedAskedAgain);
         let committed = committed.map(|(version, value, _)| ReadFound {

@@ -61,8 +61,8 @@ pub enum TransactionError {
     /// More ranges than [`TRANSACTION_RANGES_MAX`].
     #[error("a transaction may read at most {TRANSACTION_RANGES_MAX} ranges; split it")]
     TooManyRanges,
-    /// Its ranges hold more deleted keys than [`RANGE_DELETED_MAX`].
-    #[error("the ranges of a transaction may hold at most {RANGE_DELETED_MAX} deleted keys; split it")]
+    /// Its ranges hold more keys that were deleted just now than [`RANGE_DELETED_MAX`].
+    #[error("the ranges of a transaction may hold at most {RANGE_DELETED_MAX} keys that were deleted within the last second; split it")]
     TooManyDeleted,
     /// What it read of single keys and of ranges does not belong together. It has met another transaction, and may be begun again.
     #[error("what the transaction read is of more than one state of the database; begin it again")]

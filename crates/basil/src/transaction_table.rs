@@ -4,6 +4,8 @@ mod knowledge;
 mod ranges;
 mod remembering;
 
+pub(crate) use ranges::untold_by;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 

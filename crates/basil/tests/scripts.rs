@@ -50,6 +50,7 @@ scripts! {
     a_hidden_transaction_in_the_way_is_finished_at_once
     a_hidden_write_is_waited_for_by_a_reader_of_the_past
     a_hidden_write_prevents_validation
+    a_key_deleted_for_a_second_is_not_told_of
     a_key_that_one_replica_leaves_out_is_found
     a_key_that_one_replica_made_up_is_not_found
     a_late_author_gets_a_vote_on_a_transaction_brought_by_another

@@ -115,8 +115,8 @@ impl From<client::Error> for Failure {
         match error.advice() {
             Advice::FixInput if matches!(error, client::Error::Refused(Refusal::AnswerTooLarge)) => Self::wrong(error.to_string())
                 .help(
-                "ask for less at once (deleted keys of a range count, too); where the engine reads the past, `bezant scan --all` reads a range of any \
-                 size, and --as-of '0s ago' passes over what is deleted",
+                "ask for less at once (keys of a range that were deleted within the last second count, too); where the engine reads the past, \
+                 `bezant scan --all` reads a range of any size, and --as-of '0s ago' passes over what is deleted",
             ),
             Advice::FixInput => Self::wrong(error.to_string()),
             Advice::Retry => Self::failed(error.to_string()).help("try again: it was tried for as long as client.toml allows"),

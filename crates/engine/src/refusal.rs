@@ -104,7 +104,7 @@ pub enum Refusal {
         operation: usize,
     },
     /// It reads more than a transaction may, or more bytes than a message may have.
-    #[error("this reads too much at once: too many keys, too many deleted keys in its ranges, or too many bytes")]
+    #[error("this reads too much at once: too many keys, too many keys deleted just now in its ranges, or too many bytes")]
     AnswerTooLarge,
     /// The request is over a limit or contradicts itself, as the text says.
     #[error("{0}")]

@@ -74,6 +74,12 @@ mutants! {
     RangeCutAtWrongEnd: "ranges", "a range that was read from its end counts as read from its beginning, up to where its reader stopped";
     RangeRaisedAtWrongEnd: "ranges", "a range that is read from its end leaves its read timestamp at the other end";
     DescentBeginsTooLow: "ranges", "the base table is read from its end without the rows that stand with the first of them";
+    DeletedForGood: "ranges", "a range found to have nothing but deleted keys is passed over whatever is written there";
+    DeletedLater: "ranges", "a range found to have nothing but deleted keys is passed over by who reads from before they were deleted";
+    NewerPassed: "ranges", "a range is found to have nothing but deleted keys though one of them has a newer version, above the reader";
+    DeletionHidden: "ranges", "a range shows an undecided write though a later deletion, which it leaves out, has committed";
+    UntoldBelieved: "ranges", "an old value that is vouched for is taken for the newest though some tell nothing of its key";
+    ValidatedUnpreferred: "ranges", "what few show is read though enough validate that there is nothing";
     RangeContradicted: "ranges", "a transaction commits though one of its reads and one of its ranges tell of a key otherwise";
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";

@@ -130,7 +130,11 @@ impl<S: System> ReplicaActor<S> {
             forgot: false,
             has_lost_disk: false,
             sends_before_writing: false,
-            version: Version { options, store: Options { segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() }, bounds },
+            version: Version {
+                options,
+                store: Options { segment_bytes_max, cache_bytes_max: 1 << 20, deleted_keys_min: 1, ..Options::default() },
+                bounds,
+            },
         }
     }
 

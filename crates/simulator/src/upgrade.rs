@@ -37,6 +37,7 @@ fn next_version<S: System>(version: Version<S::Options>, random: &mut Random) ->
             segment_bytes_max: random.pick(&[4 << 10, 64 << 10, 16 << 20]),
             cache_bytes_max: random.pick(&[4 << 10, 1 << 20]),
             checkpoint_versions_max: random.pick(&[16, 1_024, 16_384]),
+            deleted_keys_min: 1,
         },
         bounds: Bounds { batch_max: random.pick(&[1, 4, 64]), ..version.bounds },
     }

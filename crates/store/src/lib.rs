@@ -49,6 +49,7 @@
 
 mod backend;
 mod base;
+mod deleted;
 mod disk;
 mod error;
 mod index;

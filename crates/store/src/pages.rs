@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, Range};
 
-use types::{Direction, Key, Timestamp};
+use types::{Direction, Key, KeyRange, Timestamp};
 
 use crate::table::KeyMeta;
 use crate::{Row, StorageBackend, Store, StoreError, Version, VersionRef, row};
@@ -61,6 +61,62 @@ impl Rows {
     }
 }
 
+/// Keys met one after the other, in one direction, that are all deleted and have no newer versions.
+struct Stretch {
+    direction: Direction,
+    /// Where it begins. Nothing while the last key met is another.
+    begin: Option<Key>,
+    keys: usize,
+    /// The newest version in it.
+    up_to: Timestamp,
+}
+
+/// What is known of a range: it has so many keys, all deleted, and no version above this timestamp.
+type Found = (KeyRange, usize, Timestamp);
+
+impl Stretch {
+    /// Nothing was met yet in `range`.
+    fn new(direction: Direction, range: &KeyRange) -> Self {
+        Self { direction, begin: Some(direction.begin(range).clone()), keys: 0, up_to: Timestamp::ZERO }
+    }
+
+    /// A key is met that was deleted then.
+    fn take_in(&mut self, key: &Key, deleted: Timestamp) {
+        if self.begin.is_none() {
+            self.begin = self.side_before(key);
+        }
+        self.keys += 1;
+        self.up_to = self.up_to.max(deleted);
+    }
+
+    /// Another key is met.
+    fn end_before(&mut self, key: &Key) -> Option<Found> {
+        let end = self.side_before(key).filter(|_| self.keys > 0);
+        let found = end.and_then(|end| self.end_at(&end));
+        (self.begin, self.keys, self.up_to) = (None, 0, Timestamp::ZERO);
+        found
+    }
+
+    /// There is no more up to `end`.
+    fn end_at(&mut self, end: &Key) -> Option<Found> {
+        let (begin, keys) = (self.begin.take(), std::mem::take(&mut self.keys));
+        let up_to = std::mem::replace(&mut self.up_to, Timestamp::ZERO);
+        let (low, high) = match self.direction {
+            Direction::Ascending => (begin?, end.clone()),
+            Direction::Descending => (end.clone(), begin?),
+        };
+        KeyRange::new(low, high).filter(|_| keys > 0).map(|range| (range, keys, up_to))
+    }
+
+    /// How far one has come who is about to meet `key`. Nothing where that is no key.
+    fn side_before(&self, key: &Key) -> Option<Key> {
+        match self.direction {
+            Direction::Ascending => Some(key.clone()),
+            Direction::Descending => key.successor(),
+        }
+    }
+}
+
 impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// The newest versions at or below `up_to` of the keys from `low` on, and before `high` where that is given: those that come first in this
     /// direction, as many as fit into `limits`, but at least one.
@@ -75,8 +131,78 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         limits: PageLimits,
     ) -> Result<Page, StoreError> {
         let mut versions = Vec::new();
-        let end = self.visit(between, direction, up_to, limits, |key, version| versions.push((key.clone(), version.to_version())))?;
+        let look = |key: &Key, version: Option<VersionRef<'_>>| versions.extend(version.map(|version| (key.clone(), version.to_version())));
+        let end = self.visit(between, direction, up_to, limits, look)?;
         Ok(Page { versions, next: end.next, looked_at: end.looked_at })
+    }
+
+    /// What [`Store::page`] gives of `range`, without the keys whose newest versions are deletions at or before `deleted_by`. Where it finds nothing
+    /// but such keys, this is remembered, and from then on it is passed over as one key is, by those whose `deleted_by` is no earlier.
+    ///
+    /// # Errors
+    /// As [`Store::page`].
+    ///
+    /// # Panics
+    /// When the journal was not replayed to its end.
+    pub fn page_of_values(
+        &mut self,
+        range: &KeyRange,
+        direction: Direction,
+        (up_to, deleted_by): (Timestamp, Timestamp),
+        limits: PageLimits,
+    ) -> Result<Page, StoreError> {
+        assert!(self.is_replayed(), "what is still to be replayed may lie in what is remembered");
+        self.check_page(up_to)?;
+        let mut page = Page { versions: Vec::new(), next: None, looked_at: 0 };
+        let (mut rest, mut bytes, mut found) = (range.clone(), 0, Vec::new());
+        loop {
+            if limits.are_reached(page.looked_at, bytes) {
+                page.next = Some(direction.begin(&rest).clone());
+                break;
+            }
+            let (passed, is_part) = self.deleted.first_in(&rest, direction, deleted_by).unzip();
+            let before = passed.as_ref().map_or(Some(rest.clone()), |passed| direction.read(&rest, direction.begin(passed)));
+            let end = if let Some(before) = before {
+                let room = PageLimits { keys: limits.keys.saturating_sub(page.looked_at), bytes: limits.bytes.saturating_sub(bytes) };
+                let mut stretch = Stretch::new(direction, &before);
+                let look = |key: &Key, version: Option<VersionRef<'_>>| {
+                    bytes += key.as_bytes().len() + version.and_then(|version| version.value).map_or(0, <[u8]>::len);
+                    let deletion = version.filter(|version| version.value.is_none() && version.timestamp <= deleted_by);
+                    match deletion.filter(|deletion| self.is_newest(key, deletion.timestamp)) {
+                        Some(deletion) => stretch.take_in(key, deletion.timestamp),
+                        None => found.extend(stretch.end_before(key)),
+                    }
+                    if deletion.is_none() {
+                        page.versions.extend(version.map(|version| (key.clone(), version.to_version())));
+                    }
+                };
+                let end = self.visit((before.low(), Some(before.high())), direction, up_to, room, look)?;
+                page.looked_at += end.looked_at;
+                found.extend(stretch.end_at(end.next.as_ref().unwrap_or(direction.end(&before))));
+                if end.next.is_some() {
+                    page.next = end.next;
+                    break;
+                }
+                before
+            } else {
+                let passed = passed.expect("where nothing lies before it, there is one");
+                page.looked_at += 1;
+                if is_part == Some(true) {
+                    let few = PageLimits { keys: self.deleted.keys_min(), bytes: usize::MAX };
+                    let looked_into = self.visit((passed.low(), Some(passed.high())), direction, up_to, few, |_, _| {})?;
+                    page.looked_at += looked_into.looked_at;
+                    self.deleted.looked_into(passed.low(), looked_into.next.is_some());
+                    continue;
+                }
+                passed
+            };
+            let Some(left) = direction.left(&rest, direction.end(&end)) else { break };
+            rest = left;
+        }
+        for (range, keys, up_to) in found {
+            self.deleted.remember(&range, keys, up_to);
+        }
+        Ok(page)
     }
 
     /// Shows `look` what [`Store::page`] gives in ascending order, where it stands.
@@ -89,18 +215,21 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         to: Option<&Key>,
         up_to: Timestamp,
         limits: PageLimits,
-        look: impl FnMut(&Key, VersionRef<'_>),
+        mut look: impl FnMut(&Key, VersionRef<'_>),
     ) -> Result<PageEnd, StoreError> {
-        self.visit((from, to), Direction::Ascending, up_to, limits, look)
+        self.visit((from, to), Direction::Ascending, up_to, limits, |key, version| {
+            version.into_iter().for_each(|version| look(key, version))
+        })
     }
 
+    /// Shows `look` each key that is looked at, with its newest version up to `up_to` if it has one.
     fn visit(
         &self,
         (low, high): (&Key, Option<&Key>),
         direction: Direction,
         up_to: Timestamp,
         limits: PageLimits,
-        mut look: impl FnMut(&Key, VersionRef<'_>),
+        mut look: impl FnMut(&Key, Option<VersionRef<'_>>),
     ) -> Result<PageEnd, StoreError> {
         self.check_page(up_to)?;
         if high.is_some_and(|high| high <= low) {
@@ -147,8 +276,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             let newest = [row, self.in_memory(key, up_to)].into_iter().flatten().max_by_key(|version| version.timestamp);
             if let Some(version) = newest {
                 bytes += key.as_bytes().len() + version.value.map_or(0, <[u8]>::len);
-                look(key, version);
             }
+            look(key, newest);
         }
         Ok(page)
     }

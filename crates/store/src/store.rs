@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mutants::{Mutant, broken};
 use types::{Direction, Key, Timestamp};
 
+use crate::deleted::DeletedRanges;
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
 use crate::unflushed::{Listed, Log, Size, Unflushed};
@@ -22,11 +23,13 @@ pub struct Options {
     pub cache_bytes_max: usize,
     /// About how many versions one checkpoint takes. It goes into the base table as a table of its own, so larger checkpoints make merging cheaper.
     pub checkpoint_versions_max: usize,
+    /// A range with nothing but deleted keys is remembered ([`Store::page_of_values`]) if it has so many: passing over it costs about as much as looking at them.
+    pub deleted_keys_min: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { segment_bytes_max: 16 << 20, cache_bytes_max: 32 << 20, checkpoint_versions_max: 65_536 }
+        Self { segment_bytes_max: 16 << 20, cache_bytes_max: 32 << 20, checkpoint_versions_max: 65_536, deleted_keys_min: 16 }
     }
 }
 
@@ -77,6 +80,8 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     late_keys: Vec<Key>,
     /// Versions that take the place of the base table's rows with the same timestamps, until a checkpoint has written them there.
     replaced: BTreeMap<Key, Version>,
+    /// What is known to be deleted.
+    pub(crate) deleted: DeletedRanges,
     /// How much memory all entries take that have versions, or are known to have none.
     rows_bytes: usize,
     /// How many entries the clock hand passes at the next eviction, if the cache is full.
@@ -155,6 +160,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             new_keys: BTreeSet::new(),
             late_keys: Vec::new(),
             replaced: BTreeMap::new(),
+            deleted: DeletedRanges::new(options.deleted_keys_min),
             rows_bytes: 0,
             sweep_due: 0,
             watermark,
@@ -288,6 +294,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     fn commit_at(&mut self, id: EntryId, version: Version) {
         let late_for = (version.timestamp <= self.watermark).then_some(self.next_checkpoint);
         let entry = self.table.entry_mut(id);
+        self.deleted.split_at(&entry.key);
         let before = size(entry);
         entry.versions.trim(self.checkpointed);
         let is_listed = entry.versions.is_unflushed(self.checkpointed) || entry.versions.has_row(self.checkpointed);
@@ -327,6 +334,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         if !entry.versions.replace(version) {
             return Ok(false);
         }
+        self.deleted.split_at(key);
         let after = size(entry);
         self.resize(before, after);
         self.replaced.insert(key.detached(), version.clone());
@@ -587,6 +595,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         true
     }
 
+    /// Whether the journal was replayed to its end.
+    pub(crate) fn is_replayed(&self) -> bool {
+        self.journal.is_replayed()
+    }
+
     /// Whether a page up to `up_to` can be told.
     pub(crate) fn check_page(&self, up_to: Timestamp) -> Result<(), StoreError> {
         self.check_open()?;
@@ -614,6 +627,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// The newest version of `key` in memory at or below `up_to`.
     pub(crate) fn in_memory(&self, key: &Key, up_to: Timestamp) -> Option<VersionRef<'_>> {
         self.table.find(key).and_then(|id| self.table.entry(id).versions.newest_up_to(up_to))
+    }
+
+    /// Whether no version of `key` is newer than the one of `timestamp`, which there is.
+    pub(crate) fn is_newest(&self, key: &Key, timestamp: Timestamp) -> bool {
+        let newest = self.table.find(key).and_then(|id| self.table.entry(id).versions.newest());
+        newest.is_none_or(|newest| newest.timestamp <= timestamp) || broken(Mutant::NewerPassed)
     }
 
     /// Begins a new segment of the journal and returns its number. All records not yet durable go there. Older segments

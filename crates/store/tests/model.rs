@@ -9,20 +9,42 @@ use proptest::prelude::*;
 use store::{Crash, Disk, DiskOptions, Memory, Options, PageLimits, SegmentNumber, StorageBackend, Store, Version};
 use tempfile::TempDir;
 use types::codec::{Decode, Encode, Reader};
-use types::{ClientId, ClusterId, Direction, Key, Timestamp, Value};
+use types::{ClientId, ClusterId, Direction, Key, KeyRange, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
 
 #[derive(Clone, Debug)]
 enum Step {
-    Commit { key: u8, time: u64, value: Option<u16> },
+    Commit {
+        key: u8,
+        time: u64,
+        value: Option<u16>,
+    },
     Sync,
-    Read { key: u8, before: u64 },
-    Pages { up_to: u64, keys: usize },
-    Checkpoint { watermark: u64 },
+    Read {
+        key: u8,
+        before: u64,
+    },
+    Pages {
+        up_to: u64,
+        keys: usize,
+    },
+    /// Of keys from one to another.
+    Values {
+        between: (u8, u8),
+        is_reverse: bool,
+        times: [u64; 2],
+        keys: usize,
+    },
+    Checkpoint {
+        watermark: u64,
+    },
     FinishCheckpoint,
     ReleaseJournal,
-    Crash { torn: Option<usize>, checkpoint_rows_kept: usize },
+    Crash {
+        torn: Option<usize>,
+        checkpoint_rows_kept: usize,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -32,6 +54,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Sync),
         12 => (0..8_u8, 1..220_u64).prop_map(|(key, before)| Step::Read { key, before }),
         4 => (1..220_u64, 1..5_usize).prop_map(|(up_to, keys)| Step::Pages { up_to, keys }),
+        6 => ((0..8_u8, 1..9_u8), any::<bool>(), [1..220_u64, 1..220_u64], 1..5_usize)
+            .prop_map(|(between, is_reverse, times, keys)| Step::Values { between, is_reverse, times, keys }),
         3 => (1..200_u64).prop_map(|watermark| Step::Checkpoint { watermark }),
         3 => Just(Step::FinishCheckpoint),
         1 => Just(Step::ReleaseJournal),
@@ -138,7 +162,8 @@ impl<'a, W: World> Harness<'a, W> {
 
     fn open(&mut self) {
         // Small enough that segments fill and checkpoints are cut short.
-        let options = Options { segment_bytes_max: 2_000, cache_bytes_max: self.cache_bytes_max, checkpoint_versions_max: 4 };
+        let options =
+            Options { segment_bytes_max: 2_000, cache_bytes_max: self.cache_bytes_max, checkpoint_versions_max: 4, deleted_keys_min: 1 };
         let mut store = Store::open(self.world.backend(), options).expect("the backend works");
         let mut replayed = Vec::new();
         while let Some(batch) = store.replay().expect("the journal is whole") {
@@ -176,6 +201,7 @@ impl<'a, W: World> Harness<'a, W> {
             Step::Sync => self.sync(),
             Step::Read { key, before } => self.read(key, before),
             Step::Pages { up_to, keys } => self.pages(up_to, keys),
+            Step::Values { between, is_reverse, times, keys } => self.values(between, is_reverse, times, keys),
             Step::Checkpoint { watermark } => self.begin_checkpoint(watermark),
             Step::FinishCheckpoint => self.poll_checkpoint(),
             Step::ReleaseJournal => self.release_journal(),
@@ -270,6 +296,31 @@ impl<'a, W: World> Harness<'a, W> {
         assert!(found.iter().rev().eq(&expected), "down from {up_to}");
     }
 
+    /// Reads what has values page by page, where keys deleted for some time are left out.
+    fn values(&mut self, (low, high): (u8, u8), is_reverse: bool, mut times: [u64; 2], keys: usize) {
+        let key = |number: u8| Key::from(format!("key {number}").as_str());
+        let Some(range) = KeyRange::new(key(low), key(high)) else { return };
+        times.sort_unstable();
+        let [by, up_to] = times.map(at);
+        let up_to = up_to.max(self.store().watermark());
+        let direction = if is_reverse { Direction::Descending } else { Direction::Ascending };
+        let newest = |(key, versions): (&Key, &BTreeMap<Timestamp, Option<Value>>)| {
+            let (timestamp, value) = versions.range(..=up_to).next_back()?;
+            (value.is_some() || *timestamp > by).then(|| (key.clone(), Version { timestamp: *timestamp, value: value.clone() }))
+        };
+        let expected: Vec<Commit> = self.versions.range(range.low()..range.high()).filter_map(newest).collect();
+        let (mut found, mut rest) = (Vec::new(), Some(range));
+        while let Some(range) = rest {
+            let page = self.store().page_of_values(&range, direction, (up_to, by), PageLimits { keys, bytes: 1_000 }).expect("readable");
+            // A part of what was remembered is looked into for one key more.
+            assert!(page.looked_at <= keys + 1 && page.versions.len() <= page.looked_at);
+            found.extend(page.versions);
+            rest = page.next.map(|next| direction.left(&range, &next).expect("a page that ends before its range leaves some"));
+        }
+        let expected: Vec<Commit> = direction.of(expected.into_iter()).collect();
+        assert_eq!(found, expected, "up to {up_to}, without what was deleted by {by}");
+    }
+
     fn begin_checkpoint(&mut self, watermark: u64) {
         let before = self.store().watermark();
         if self.store().begin_checkpoint(at(watermark)).expect("the backend works") {
@@ -308,6 +359,58 @@ impl<'a, W: World> Harness<'a, W> {
         self.sync();
         self.store().release(SegmentNumber(current.0 - 1)).expect("the backend works");
         self.journal.retain(|(segment, _)| *segment >= current);
+    }
+}
+
+#[test]
+fn what_is_put_in_the_place_of_a_deletion_is_found_where_nothing_was() {
+    let mut store = opened(1 << 20);
+    // Next to the longest key, behind which none lies but the next shorter one.
+    let longest = Key::new(vec![b'k'; types::limits::KEY_BYTES_MAX]).expect("it is no longer");
+    let keys: Vec<Key> = (0..40).map(numbered).chain([longest]).collect();
+    keys.iter().for_each(|key| store.commit(key, Version { timestamp: at(1), value: None }));
+    let range = KeyRange::new(Key::default(), Key::from("l")).expect("it has keys");
+    for (put, is_reverse) in [(3, false), (40, true), (40, false), (7, true)] {
+        let direction = if is_reverse { Direction::Descending } else { Direction::Ascending };
+        let limits = PageLimits { keys: 100, bytes: 1 << 20 };
+        let page = |store: &mut Store<Memory>| store.page_of_values(&range, direction, (at(9), at(9)), limits).expect("readable");
+        page(&mut store);
+        let again = page(&mut store);
+        assert!(again.versions.is_empty() && again.looked_at < 5, "{again:?}");
+        assert!(store.replace(&keys[put], &version(1)).expect("readable"));
+        assert_eq!(page(&mut store).versions, [(keys[put].clone(), version(1))]);
+        assert!(store.replace(&keys[put], &Version { timestamp: at(1), value: None }).expect("readable"));
+        assert!(page(&mut store).versions.is_empty());
+    }
+}
+
+#[test]
+fn where_keys_were_deleted_and_put_again_nothing_is_left_of_that() {
+    let mut store = opened(1 << 20);
+    let range = KeyRange::new(Key::default(), Key::from("l")).expect("it has keys");
+    let looked_at = |store: &mut Store<Memory>, time| {
+        let limits = PageLimits { keys: 100_000, bytes: 1 << 20 };
+        let page = store.page_of_values(&range, Direction::Ascending, (at(time), at(time)), limits).expect("readable");
+        (page.looked_at, page.versions.len())
+    };
+    (0..1_000).for_each(|number| store.commit(&numbered(number), Version { timestamp: at(1), value: None }));
+    assert_eq!([looked_at(&mut store, 2), looked_at(&mut store, 2)], [(1_000, 0), (1, 0)]);
+    (0..1_000).for_each(|number| store.commit(&numbered(number), version(3)));
+    assert_eq!(looked_at(&mut store, 2), (2_001, 0), "each part is looked into, at both ends, too");
+    assert_eq!(looked_at(&mut store, 4), (1_000, 1_000));
+}
+
+#[test]
+fn a_newer_version_than_a_reader_may_see_keeps_its_key_from_being_passed_over() {
+    let mut store = opened(1 << 20);
+    let range = KeyRange::new(Key::default(), Key::from("l")).expect("it has keys");
+    (0..100).for_each(|number| store.commit(&numbered(number), Version { timestamp: at(1), value: None }));
+    store.commit(&numbered(50), version(3));
+    for direction in [Direction::Ascending, Direction::Descending] {
+        let limits = PageLimits { keys: 1_000, bytes: 1 << 20 };
+        let mut found = |time| store.page_of_values(&range, direction, (at(time), at(time)), limits).expect("readable").versions;
+        assert!(found(2).is_empty());
+        assert_eq!(found(4), [(numbered(50), version(3))]);
     }
 }
 

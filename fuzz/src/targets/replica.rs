@@ -263,7 +263,7 @@ impl Life {
 
 /// A process that comes back from what `medium` holds, and is still bound by its word.
 fn start(medium: &Memory, now: u64, promises: Promises) -> Turns<Overheard> {
-    let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, checkpoint_versions_max: 4 };
+    let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, checkpoint_versions_max: 4, deleted_keys_min: 1 };
     let store = Store::open(medium.clone(), options).expect("memory is whole after a crash");
     let settings = ReplicaOptions {
         window_ms: 10_000,

@@ -21,6 +21,7 @@ use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, RangeFound, ReadFound};
 use crate::round_trip::RequestKind;
 use crate::transaction::Transaction;
+use crate::transaction_table::untold_by;
 
 /// A range that is read.
 #[derive(Debug)]
@@ -147,6 +148,7 @@ impl ScanRequest {
         ends.sort_unstable_by(|one, other| direction.order(*other, *one));
         let complete = if broken(Mutant::RangeOfOne) { 1 } else { complete };
         let end = (*ends.get(complete.checked_sub(1)?)?).clone();
+        let untold_by = untold_by(timestamp);
         let mut validated = Voters::default();
         for answer in self.answers.iter().filter(|answer| answer.is_promised && direction.order(&answer.end, &end).is_ge()) {
             validated.insert(answer.from);
@@ -156,13 +158,27 @@ impl ScanRequest {
         let mut choices = Vec::with_capacity(keys.len());
         for key in keys {
             let mut replies = KeyReplies::new(key.clone());
+            let mut is_told_by_all = true;
             for answer in self.answers.iter().filter(|answer| direction.has_passed(key, &answer.end)) {
                 let nothing = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
-                let result = answer.rows.get(key).cloned().unwrap_or(nothing);
+                // A deletion of which nobody has to tell is no reason to differ.
+                let is_told =
+                    |result: &&ReadResult| result.value.is_some() || result.pending != PendingWrite::None || result.version > untold_by;
+                let told = answer.rows.get(key).filter(is_told).cloned();
+                is_told_by_all &= told.is_some();
+                let result = told.unwrap_or(nothing);
                 let writer = result.pending.writer(&answer.prepared);
                 replies.add(answer.from, (result, answer.is_promised), writer, timestamp);
             }
-            let choice = replies.choose(needed, quorums, |transaction| fresh.contains(transaction.id()));
+            let may_be_deleted = |found: &ReadFound| {
+                let is_old = found.value.is_some() && found.version <= untold_by && found.validated.count() < quorums.validation();
+                is_old && !is_told_by_all && !broken(Mutant::UntoldBelieved)
+            };
+            let choice = match replies.choose(needed, quorums, |transaction| fresh.contains(transaction.id())) {
+                // Who does not tell of the key may have deleted it since.
+                Choice::Newest(found) if may_be_deleted(&found) => Choice::WeakQuorum(found),
+                choice => choice,
+            };
             validated = match &choice {
                 Choice::Newest(found) | Choice::WeakQuorum(found) if found.dependency.is_none() => validated.and(found.validated),
                 Choice::Newest(_) | Choice::WeakQuorum(_) | Choice::Nothing => Voters::default(),
@@ -593,5 +609,54 @@ mod tests {
         assert!(scan.is_too_large() && scan.last() == Some(&key(7_008)));
         scan.take_in(choices(5_001..5_010, true));
         assert!(!scan.is_too_large() && scan.last() == Some(&key(5_009)));
+    }
+
+    /// What answers amount to that tell of key 1, read late: in each, its version and whether that has a value, if it tells of it at all.
+    fn amounts_to(answers: &[Option<(u64, bool)>]) -> Choice {
+        let range = KeyRange::new(key(0), key(9)).expect("it has keys");
+        let told = |(index, told): (usize, &Option<(u64, bool)>)| {
+            let result = |(time, has_value): (u64, bool)| {
+                let version = Timestamp::new(time, types::ClientId(1));
+                ReadResult { version, value: has_value.then(|| types::Value::from("1")), pending: PendingWrite::None }
+            };
+            let rows = told.iter().map(|told| (key(1), result(*told))).collect();
+            ScanAnswer { from: index as u16, rows, prepared: Vec::new(), end: key(9), is_promised: true }
+        };
+        let answers = answers.iter().enumerate().map(told).collect();
+        let (asked, replied, timed) = (Voters::default(), Voters::default(), (Time(0), Voters::default()));
+        let (refusals, rounds, finishes) = (Vec::new(), 0, Finishes::default());
+        let (operation, shard, direction, limit) = (1, ShardId(0), Direction::Ascending, 9);
+        let request = ScanRequest { operation, shard, range, direction, limit, answers, asked, replied, timed, refusals, rounds, finishes };
+        let late = Timestamp::new(1 << 40, types::ClientId(1));
+        let page = request.page(2, 2, late, Quorums::new(1), &RecentCommits::default()).expect("there are two");
+        page.choices.into_iter().next().expect("the key is told of")
+    }
+
+    #[test]
+    fn an_old_value_of_which_some_tell_nothing_may_have_been_deleted() {
+        let old = Some((5, true));
+        let recent = Some(((1 << 40) - 9, true));
+        assert!(matches!(amounts_to(&[old, old, old]), Choice::Newest(found) if found.value.is_some()));
+        assert!(matches!(amounts_to(&[old, old, None]), Choice::WeakQuorum(found) if found.value.is_some()), "all are asked");
+        assert!(
+            matches!(amounts_to(&[recent, recent, None]), Choice::Newest(found) if found.value.is_some()),
+            "a deletion of it would be told of"
+        );
+        assert!(matches!(amounts_to(&[old, old, old, old, None]), Choice::Newest(found) if found.value.is_some()), "enough validate it");
+        assert!(
+            matches!(amounts_to(&[old, old, None, None, None, None]), Choice::Newest(found) if found.value.is_none()),
+            "enough have deleted it"
+        );
+    }
+
+    #[test]
+    fn who_tells_of_an_old_deletion_and_who_does_not_say_the_same() {
+        let found = |answers: &[Option<(u64, bool)>]| match amounts_to(answers) {
+            Choice::Newest(found) => (found.version, found.value, found.validated.count()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found(&[Some((7, false)), None, None, Some((6, false))]), (Timestamp::ZERO, None, 4));
+        let recent = (1 << 40) - 9;
+        assert_eq!(found(&[Some((recent, false)); 4]), (Timestamp::new(recent, types::ClientId(1)), None, 4));
     }
 }

@@ -42,7 +42,9 @@ impl<M: StorageBackend> Replica<M> {
         let mut rest = part.clone();
         // The page is complete up to here, in its direction.
         let end = 'page: loop {
-            let room = PageLimits { keys: (limit - live).max(STEP_MIN), bytes: PAGE_BYTES };
+            // Where hardly anything has a value, each step is as large as all before it.
+            let keys = (limit - live).max(STEP_MIN).max(looked_at).min(LOOKED_AT_MAX - looked_at);
+            let room = PageLimits { keys, bytes: PAGE_BYTES.saturating_sub(shown.bytes) };
             let step = self.table.range_page(&rest, direction, timestamp, room)?;
             looked_at += step.looked_at;
             for row in step.rows {
@@ -73,7 +75,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         self.counts.keys_read += rows.len() as u64;
         self.counts.reads_unpromised += u64::from(!is_promised);
-        self.charge_reads(now, from, 1 + rows.len());
+        self.charge_reads(now, from, 1 + rows.len().max(looked_at.saturating_sub(STEP_MIN)));
         let (clock, bytes, prepared) = (self.table.clock(since), shown.bytes, shown.prepared);
         // Keys without values take room, too.
         let bytes = bytes + rows.iter().map(|row| row.key.as_bytes().len()).sum::<usize>();

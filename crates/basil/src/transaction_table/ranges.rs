@@ -13,6 +13,18 @@ use crate::transaction::Transaction;
 /// How much is looked at together when a transaction is judged: about so many keys, and bytes of keys and values.
 const STEP: PageLimits = PageLimits { keys: 256, bytes: 1 << 20 };
 
+/// A key that was deleted so long before the reader's timestamp is not told of. By then mostly all replicas have the deletion; sooner, those that
+/// lack it would often cost a question to all (`docs/protocols/basil.md`, "Deleted keys").
+const DELETED_TOLD_NS: u64 = 1_000_000_000;
+
+/// Who reads at `timestamp` is not told of what was deleted at this one or before.
+pub(crate) fn untold_by(timestamp: Timestamp) -> Timestamp {
+    Timestamp { time: timestamp.time.saturating_sub(DELETED_TOLD_NS), ..timestamp }
+}
+
+/// So many deleted keys may lie beside each key that a transaction has read in a range, before they count: fewer together are not remembered.
+const DELETED_BESIDE_READ: usize = 16;
+
 /// Keys of a range, from one of its ends.
 pub(crate) struct RangePage {
     /// Of each key that has a version or a prepared write below the reader, in that direction, what there is.
@@ -26,7 +38,7 @@ pub(crate) struct RangePage {
 /// What there is of one key below a reader.
 pub(crate) struct RangeRow {
     pub key: Key,
-    /// The newest committed version.
+    /// The newest committed version, a deletion too if it is not left out.
     pub committed: Option<Version>,
     /// The newest undecided writer, if that is newer.
     pub prepared: Option<OrderKey>,
@@ -34,15 +46,16 @@ pub(crate) struct RangeRow {
 
 impl<M: StorageBackend> TransactionTable<M> {
     /// The keys of `range` that come first in this direction, as many as fit into `limits` but at least one, as a reader at `before` finds
-    /// them, who must be above the store's watermark.
+    /// them, who must be above the store's watermark and is not told of all that was deleted ([`untold_by`]).
     pub fn range_page(
-        &self,
+        &mut self,
         range: &KeyRange,
         direction: Direction,
         before: Timestamp,
         limits: PageLimits,
     ) -> Result<RangePage, StoreError> {
-        let page = self.store.page((range.low(), Some(range.high())), direction, before.predecessor(), limits)?;
+        let deleted_by = untold_by(before);
+        let page = self.store.page_of_values(range, direction, (before.predecessor(), deleted_by), limits)?;
         let mut end = page.next.unwrap_or_else(|| direction.end(range).clone());
         let mut versions = page.versions.into_iter().peekable();
         let read = direction.read(range, &end);
@@ -65,12 +78,17 @@ impl<M: StorageBackend> TransactionTable<M> {
                 break;
             }
             last = Some(key.clone());
-            let committed = versions.next_if(|(one, _)| *one == key).map(|(_, version)| version);
+            let mut committed = versions.next_if(|(one, _)| *one == key).map(|(_, version)| version);
             let is_written = written.next_if(|one| **one == key).is_some();
             written_only += usize::from(committed.is_none());
             let newest = if is_written { self.store.meta(&key).and_then(|state| state.writers.newest_below(before)) } else { None };
+            if committed.is_none() && newest.is_some_and(|at| at.0 <= deleted_by) && !broken(Mutant::DeletionHidden) {
+                // The writer may lie below a deletion that was left out.
+                committed = self.store.latest_before(&key, before)?;
+            }
             let prepared = newest.filter(|at| committed.as_ref().is_none_or(|version| version.timestamp < at.0));
-            if committed.is_some() || prepared.is_some() {
+            let is_untold = |version: &Version| version.value.is_none() && version.timestamp <= deleted_by;
+            if prepared.is_some() || committed.as_ref().is_some_and(|version| !is_untold(version)) {
                 rows.push(RangeRow { key, committed, prepared });
             }
         }
@@ -78,13 +96,13 @@ impl<M: StorageBackend> TransactionTable<M> {
     }
 
     /// For each range that `transaction` read: what there is of keys that it does not say to have read.
-    pub(super) fn unread(&self, transaction: &Transaction) -> Result<Vec<Unread>, StoreError> {
+    pub(super) fn unread(&mut self, transaction: &Transaction) -> Result<Vec<Unread>, StoreError> {
         let mut left = if broken(Mutant::RangeUncounted) { usize::MAX } else { RANGE_DELETED_MAX };
         transaction.ranges().iter().map(|range| self.unread_in(transaction, range, &mut left)).collect()
     }
 
     /// Beside what the transaction reads, `left` keys may be looked at.
-    fn unread_in(&self, transaction: &Transaction, range: &KeyRange, left: &mut usize) -> Result<Unread, StoreError> {
+    fn unread_in(&mut self, transaction: &Transaction, range: &KeyRange, left: &mut usize) -> Result<Unread, StoreError> {
         let Some(mut rest) = self.cluster.part_of(self.shard, range) else { return Ok(Unread::Nothing) };
         let timestamp = transaction.timestamp();
         if timestamp <= self.store.watermark() {
@@ -93,7 +111,6 @@ impl<M: StorageBackend> TransactionTable<M> {
         loop {
             let page = self.range_page(&rest, Direction::Ascending, timestamp, STEP)?;
             let is_read = |row: &&RangeRow| transaction.read_of(&row.key).is_some();
-            let read = page.rows.iter().filter(is_read).count();
             for row in page.rows.iter().filter(|row| !is_read(row)) {
                 if let Some(writer) = row.prepared {
                     return Ok(Unread::Prepared(self.id_of(writer)));
@@ -102,9 +119,89 @@ impl<M: StorageBackend> TransactionTable<M> {
                     return Ok(Unread::Committed(version.timestamp));
                 }
             }
+            let reads_before = |key: &Key| transaction.reads().partition_point(|read| read.key < *key);
+            let read = reads_before(&page.end) - reads_before(rest.low());
             let Some(next) = KeyRange::new(page.end, rest.high().clone()) else { return Ok(Unread::Nothing) };
-            let Some(fewer) = left.checked_sub(page.looked_at.saturating_sub(read)) else { return Ok(Unread::Unknown) };
+            let allowed = read * (1 + DELETED_BESIDE_READ);
+            let Some(fewer) = left.checked_sub(page.looked_at.saturating_sub(allowed)) else { return Ok(Unread::Unknown) };
             (*left, rest) = (fewer, next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use machine::Time;
+    use store::{Memory, Options, Store};
+    use types::{ClientId, ShardId, Value};
+
+    use super::*;
+    use crate::certificate::Vote;
+    use crate::check::Knowledge as _;
+    use crate::testing::one_shard;
+    use crate::transaction::Write;
+    use crate::transaction_state::{Quota, QuotaOwner};
+
+    /// Well after what is left out was deleted.
+    const NOW: u64 = 10 * DELETED_TOLD_NS;
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time, ClientId(1))
+    }
+
+    fn key(number: usize) -> Key {
+        Key::from(format!("k{number:05}").as_str())
+    }
+
+    fn table() -> TransactionTable<Memory> {
+        let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
+        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
+        assert!(table.store.replay().expect("it is new").is_none());
+        table
+    }
+
+    fn commit(table: &mut TransactionTable<Memory>, number: usize, time: u64, value: Option<&str>) {
+        table.store.commit(&key(number), Version { timestamp: at(time), value: value.map(Value::from) });
+    }
+
+    #[test]
+    fn keys_deleted_some_time_ago_are_looked_at_once() {
+        let (mut table, count) = (table(), 3 * RANGE_DELETED_MAX);
+        (0..count).for_each(|number| commit(&mut table, number, 100 + number as u64, None));
+        let range = KeyRange::new(key(0), key(99_999)).expect("it has keys");
+        let vote = |table: &mut TransactionTable<Memory>, time: u64| {
+            let reader = Transaction::with_ranges(table.cluster.id(), at(time), vec![], vec![range.clone()], vec![]).expect("it is small");
+            table.knowledge(&reader).expect("memory does not fail").unread(0)
+        };
+        // Each goes on from where the one before had to stop.
+        assert_eq!([0, 1, 2].map(|time| vote(&mut table, NOW + time)), [Unread::Unknown, Unread::Unknown, Unread::Nothing]);
+        assert_eq!(vote(&mut table, 2 * DELETED_TOLD_NS), Unread::Nothing, "all were deleted before that, too");
+        commit(&mut table, 5_000, NOW - 5, Some("1"));
+        assert_eq!(vote(&mut table, NOW), Unread::Committed(at(NOW - 5)));
+        commit(&mut table, 5_000, NOW - 4, None);
+        assert_eq!(vote(&mut table, NOW), Unread::Nothing);
+        assert_eq!(vote(&mut table, NOW - 4), Unread::Committed(at(NOW - 5)));
+    }
+
+    #[test]
+    fn a_deletion_that_is_not_told_of_still_hides_what_is_older() {
+        let mut table = table();
+        commit(&mut table, 0, 10, Some("1"));
+        // The first is undecided below a deletion, the second above one, and the third is where nothing was.
+        for (number, time) in [(1, 50), (2, 70), (3, 50)] {
+            let write = Write { key: key(number), value: Some(Value::from("2")) };
+            let writer = Transaction::new(table.cluster.id(), at(time + number as u64), vec![], vec![write]).expect("it is small");
+            table.enter(&writer, Time(0), Quota::prepare(QuotaOwner::Client(ClientId(1))));
+            table.restore_vote(writer.id(), Vote::Commit);
+        }
+        (1..3).for_each(|number| commit(&mut table, number, 60, None));
+        let range = KeyRange::new(key(0), key(9)).expect("it has keys");
+        for direction in [Direction::Ascending, Direction::Descending] {
+            let page = table.range_page(&range, direction, at(NOW), STEP).expect("memory does not fail");
+            let rows = page.rows.iter().map(|row| (row.key.clone(), row.prepared.map(|prepared| prepared.0.time)));
+            let mut rows: Vec<(Key, Option<u64>)> = rows.collect();
+            rows.sort();
+            assert_eq!(rows, [(key(0), None), (key(2), Some(72)), (key(3), Some(53))]);
         }
     }
 }
