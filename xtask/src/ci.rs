@@ -59,16 +59,16 @@ pub fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The build of the README's first command, at the lowest priority while the tests are built and run, which leave a core idle now and then. The
-/// step itself shows what goes wrong in it, as it builds again what is lacking.
+/// The build of the README's first command, beside that of the tests, which takes longer and leaves a core idle now and then. The step itself shows
+/// what goes wrong in it, as it builds again what is lacking.
 struct BuildAhead(Child);
 
 impl BuildAhead {
     fn begin(workspace: &Workspace) -> Result<Self> {
-        let mut build = Command::new("nice");
-        build.current_dir(&workspace.root).args(["-n", "19"]).arg(cargo()).args(["build", "--release", "--quiet"]);
+        let mut build = in_root(workspace);
+        build.args(["build", "--release", "--quiet"]);
         build.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self(build.spawn().context("cannot run `nice`")?))
+        Ok(Self(build.spawn().context("cannot run cargo")?))
     }
 
     fn wait(mut self) {
