@@ -185,7 +185,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 }
                 before
             } else {
-                let passed = passed.expect("where nothing lies before it, there is one");
+                // Nothing lies before it, so there is one: without one, all of the rest would.
+                let Some(passed) = passed else { break };
                 page.looked_at += 1;
                 if is_part == Some(true) {
                     let few = PageLimits { keys: self.deleted.keys_min(), bytes: usize::MAX };
