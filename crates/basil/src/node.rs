@@ -23,6 +23,8 @@ pub enum NodeEvent {
     Misbehavior {
         /// Whose transaction it is.
         client: ClientId,
+        /// That client's key, by which this replica has judged it.
+        public_key: Option<[u8; 32]>,
         /// The transaction, which proves it.
         transaction: Transaction,
     },
@@ -105,7 +107,9 @@ impl<M: StorageBackend> Node<M> {
                 ReplicaEvent::Stalled { transaction, .. } => {
                     self.step_janitor(now, Input::Command(Command::Finish { transaction }), outbox);
                 }
-                ReplicaEvent::Misbehavior { client, transaction } => outbox.emit(NodeEvent::Misbehavior { client, transaction }),
+                ReplicaEvent::Misbehavior { client, public_key, transaction } => {
+                    outbox.emit(NodeEvent::Misbehavior { client, public_key, transaction });
+                }
                 ReplicaEvent::Committed { client } => outbox.emit_silently(NodeEvent::Committed { client }),
             }
         }
@@ -179,6 +183,8 @@ impl<M: StorageBackend> Machine for Node<M> {
         let input = match input {
             Input::Command(Instruction::FlipBit { key, bit }) => return self.replica.drill(&key, bit),
             Input::Command(Instruction::Reconfigure(cluster)) => {
+                let before = self.replica.cluster();
+                self.witness.forget(|replica| cluster.replica_key(replica) != before.replica_key(replica));
                 self.replica.reconfigure(cluster.clone());
                 return self.step_janitor(now, Input::Command(Command::Reconfigure { cluster }), outbox);
             }
@@ -276,8 +282,9 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             let help = "Keys compared when all were compared the last time; before that, about as many as the store has checkpointed";
             out.gauge("catch_up_keys", help, keys).in_status("catch_up.keys");
         }
-        if let Some(seconds_left) = seconds_left {
-            let help = "About how long the rest of the comparison takes, if it goes on as the last pages did";
+        // Who lacks nothing compares slowly, and is done already.
+        if let Some(seconds_left) = seconds_left.filter(|_| self.replica.is_behind()) {
+            let help = "While something is missing: about how long the rest of the comparison takes, if it goes on as the last pages did";
             out.gauge("catch_up_left_seconds", help, seconds_left).in_status("catch_up.left_seconds");
         }
         let help = "1 while a replica that lost its disk is silent, until it cannot contradict what it said before";
@@ -307,13 +314,15 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
     fn misbehavior(event: &NodeEvent) -> Option<engine::Misbehavior> {
         let hex = |id: types::TransactionId| id.0.iter().map(|byte| format!("{byte:02x}")).collect();
         match event {
-            NodeEvent::Misbehavior { client, transaction } => Some(engine::Misbehavior {
+            NodeEvent::Misbehavior { client, public_key, transaction } => Some(engine::Misbehavior {
                 who: engine::Liar::Client(*client),
+                public_key: *public_key,
                 what: "this client claims to have read from its own future: it lies",
                 evidence: hex(transaction.id()),
             }),
             NodeEvent::Contradiction(contradiction) => Some(engine::Misbehavior {
                 who: engine::Liar::Replica(contradiction.replica),
+                public_key: None,
                 what: contradiction.stated.words(),
                 evidence: hex(contradiction.id),
             }),

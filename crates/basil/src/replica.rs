@@ -169,6 +169,11 @@ impl<M: StorageBackend> Replica<M> {
         self.table.store.close()
     }
 
+    /// The cluster that it goes by.
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
     /// The store, for its statistics.
     #[must_use]
     pub fn store(&self) -> &Store<M, impl KeyMeta> {
@@ -514,7 +519,8 @@ impl<M: StorageBackend> Replica<M> {
             Err(abort_reason) => {
                 if abort_reason == AbortReason::Misbehavior {
                     let client = transaction.timestamp().client;
-                    out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
+                    let public_key = self.cluster.permission(client).map(|permission| permission.public_key);
+                    out.emit(ReplicaEvent::Misbehavior { client, public_key, transaction: transaction.clone() });
                     self.refuse_known_liar(client);
                 }
                 if abort_reason == AbortReason::ReadTimestamp {

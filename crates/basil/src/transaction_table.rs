@@ -326,13 +326,15 @@ impl<M: StorageBackend> TransactionTable<M> {
         if let Some((up_to, is_rebuilding)) = self.disk_lost {
             self.set_disk_lost(up_to, is_rebuilding);
         }
-        self.log_peer_journals();
+        if !self.peer_journals.is_empty() {
+            self.log_peer_journals();
+        }
     }
 
     /// Logs how far others have told that their journals have come.
     pub fn log_peer_journals(&mut self) {
         let journals: Vec<PeerJournal> = self.peer_journals.iter().map(|(index, end)| PeerJournal { index: *index, end: *end }).collect();
-        if !journals.is_empty() && !broken(Mutant::PeerJournalsUnlogged) {
+        if !broken(Mutant::PeerJournalsUnlogged) {
             let record = Record::PeerJournals { journals };
             self.store.append_with(|bytes| record.encode(bytes));
         }

@@ -164,6 +164,13 @@ struct Known {
     logged: Vec<SignedLogged>,
 }
 
+impl Known {
+    fn forget(&mut self, has_changed: impl Fn(ReplicaId) -> bool) {
+        self.votes.retain(|(replica, ..)| !has_changed(*replica));
+        self.logged.retain(|logged| !has_changed(logged.replica));
+    }
+}
+
 /// Remembers statements, to compare others with them.
 #[derive(Debug, Default)]
 pub(crate) struct Witness {
@@ -192,6 +199,15 @@ impl Witness {
         }
         found.retain(|contradiction| self.caught.insert(contradiction.replica));
         found
+    }
+
+    /// Forgets what those have said, and that they were caught, who have another key now: another may have it, and no proof holds that rests on keys of
+    /// two configurations.
+    pub fn forget(&mut self, has_changed: impl Fn(ReplicaId) -> bool) {
+        self.caught.retain(|replica| !has_changed(*replica));
+        for known in self.known.values_mut() {
+            known.forget(&has_changed);
+        }
     }
 
     fn note_all<'a>(&mut self, votes: impl IntoIterator<Item = &'a SignedVote>, found: &mut Vec<Contradiction>) {

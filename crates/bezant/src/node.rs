@@ -31,7 +31,7 @@ use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use config::NodeConfig;
-use engine::{Instruction, Liar, Misbehavior, Replica};
+use engine::{Instruction, Misbehavior, Replica};
 use has_run::HasRun;
 pub use latest::FLIP_PATH;
 use latest::Latest;
@@ -323,12 +323,12 @@ impl Launch {
         let Self { replica, public_key, options, signer, latest, window, newest, keeper } = self;
         keep_all(&keeper, latest.post_first(&machine));
         let (looker, accuser, kept) = (latest.clone(), latest.clone(), keeper.clone());
-        let known = newest.clone();
         let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
         let on_event = move |event| {
-            if let Some(Misbehavior { who, what, evidence }) = R::misbehavior(&event) {
+            if let Some(found) = R::misbehavior(&event) {
+                let Misbehavior { who, what, evidence, .. } = &found;
                 accuser.count_misbehavior();
-                keeper.keep(record(&known.borrow().cluster, who, what, &evidence, R::signed_proof(&event).map(hex::encode)));
+                keeper.keep(record(&found, R::signed_proof(&event).map(hex::encode)));
                 // A liar can lie without end.
                 if let Some(left_out) = log.admit(Instant::now()) {
                     tracing::error!(%who, evidence, left_out = left_out.noted(), "{what}");
@@ -353,13 +353,9 @@ fn keep_all(keeper: &Keeper, found: Vec<divergences::Kept>) {
 }
 
 /// What is kept of a lie.
-fn record(cluster: &Cluster, who: Liar, what: &str, transaction: &str, proof: Option<String>) -> Record {
-    let key = match who {
-        Liar::Client(client) => cluster.permission(client).map(|permission| hex::encode(permission.public_key)),
-        Liar::Replica(_) => None,
-    };
-    let (what, transaction) = (what.to_owned(), Some(transaction.to_owned()));
-    Record { time_ms: now_ms(), who: who.to_string(), key, what, transaction, proof, is_lifted: false }
+fn record(found: &Misbehavior, proof: Option<String>) -> Record {
+    let (key, transaction) = (found.public_key.map(hex::encode), Some(found.evidence.clone()));
+    Record { time_ms: now_ms(), who: found.who.to_string(), key, what: found.what.to_owned(), transaction, proof, is_lifted: false }
 }
 
 /// Whose data a replica's are, as its disk has it.

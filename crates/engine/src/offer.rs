@@ -206,6 +206,8 @@ impl fmt::Display for Liar {
 pub struct Misbehavior {
     /// Who lied.
     pub who: Liar,
+    /// The key that a client had then.
+    pub public_key: Option<[u8; 32]>,
     /// What it did, for people.
     pub what: &'static str,
     /// What proves it, such as a transaction's id.

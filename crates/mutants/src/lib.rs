@@ -117,6 +117,7 @@ mutants! {
     EarlierVotesKept: "configurations", "votes that an earlier key signed go on to count for who collects them";
     ClientHandsOn: "configurations", "clients hand on every configuration that they hear of";
     RevokedHeard: "configurations", "what was sent by who was taken out is still taken in";
+    JournalOfOldKey: "configurations", "a replica is held to what was told of its journal under a key that it has no more";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
     ClientLimitFinal: "configurations", "a client takes refusals for its limits to mean that its transaction never happens";
@@ -144,6 +145,10 @@ mutants! {
     ChargedForAll: "limits", "a replica is charged for what is due to all, when its message is the last that was missing";
     ReadersUncounted: "limits", "one vote looks at all readers of a key, however many there are";
     RangeUncounted: "limits", "one vote looks at all deleted keys of a range, however many there are";
+    VoteReadsAll: "limits", "one vote reads rows from disk however many bytes they have";
+    ScanReadsAll: "limits", "one page of a scan reads rows from disk however many bytes they have";
+    QueryReadsAll: "limits", "one question of another replica about an orphan has rows read from disk however many bytes they have";
+    WorkUncharged: "limits", "a client's messages cost it what they carry, however long they take";
     EarlyUnshared: "limits", "of requests that came early, one party's take all of a turn";
     VotedDownCounted: "limits", "what was voted down long ago counts as undecided until it is forgotten";
     FabricatedAbortKept: "limits", "transactions that are made up along with the proof that they aborted are taken in without bound";

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use crypto::configuration::CONFIGURATION_BYTES_MAX;
 pub use crypto::takeover::Control;
 use crypto::takeover::{AHEAD_MAX, Fault};
 use crypto::{Chain, ChainError, Configuration as Members, Fork, Signatures, SignedConfiguration, Takeover, Verifier};
@@ -42,6 +43,8 @@ use crate::log_limit::LogLimit;
 use crate::member::{Member, Share};
 use crate::quota::Total;
 
+/// What tells of configurations is no longer: a tag, and one configuration.
+const CONTROL_BYTES_MAX: usize = 1 + CONFIGURATION_BYTES_MAX;
 /// While so many bytes of configurations wait to be written, clients get no more of them.
 const HANDED_BYTES_MAX: usize = 16 << 20;
 /// So long after that it is seen whether there is room again.
@@ -532,8 +535,12 @@ impl Changes {
     }
 }
 
-/// Reads what a frame's body tells of configurations.
+/// Reads what a frame's body tells of configurations. What is longer than any that is right is not decoded: a prefix of a few bytes takes ten times
+/// as many in memory.
 pub(crate) fn read_control(body: bytes::Bytes, cluster: ClusterId) -> Result<Control, FrameError> {
+    if body.len() > CONTROL_BYTES_MAX {
+        return Err(FrameError::TooLong { length: body.len(), max: CONTROL_BYTES_MAX });
+    }
     Ok(Control::from_bytes(body, cluster)?)
 }
 

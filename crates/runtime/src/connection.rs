@@ -178,8 +178,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 self.intake.shell.bytes_received.inc_by((HEADER_BYTES + head.length) as u64);
                 if let Some(control) = frame::control(&body) {
                     let control = read_control(control, self.changes.id()).map_err(CloseReason::Frame)?;
-                    self.held = None;
                     self.changes.hear(&self.link, control)?;
+                    self.held = None;
                     // Others of this thread come first.
                     tokio::task::yield_now().await;
                     continue;

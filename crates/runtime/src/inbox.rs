@@ -1,8 +1,8 @@
 //! What has arrived for the loop, and whose turn it is.
 //!
 //! Each member has a queue of its own, all connections of a client together. Turns go round the queues (deficit round robin): in each
-//! round a member gets [`QUANTUM_BYTES`] of credit, and pays for what its messages brought and for what their answers carry. So who
-//! sends much waits for itself, and everybody else for one round.
+//! round a member gets [`QUANTUM_BYTES`] of credit, and pays for what its messages brought and for what their answers carry; a client, where that is more, for the
+//! time that they took. So who sends much, or asks for what takes long, waits for itself, and everybody else for one round.
 //!
 //! Who sends more than there is time for, for some time, finds what it begins anew refused ([`Machine::refuse`]), and is told when to come
 //! again. What has begun goes on.
@@ -22,7 +22,9 @@ use types::{ClientId, Party};
 
 use crate::clock::Clock;
 use crate::frame::MESSAGE_OVERHEAD_BYTES;
-use crate::limits::{COME_AGAIN_MS_MAX, COMMANDS_A_ROUND_MAX, OVERDUE_MS, OVERLOADED_AFTER_MS, QUANTUM_BYTES, TURN_BYTES_MAX};
+use crate::limits::{
+    BYTES_FOR_A_MICROSECOND, COME_AGAIN_MS_MAX, COMMANDS_A_ROUND_MAX, OVERDUE_MS, OVERLOADED_AFTER_MS, QUANTUM_BYTES, TURN_BYTES_MAX,
+};
 use crate::link::Link;
 use crate::mailbox::{Inbound, Mailbox, Taken};
 use crate::member::Member;
@@ -129,12 +131,17 @@ impl<C, W> Inbox<C, W> {
                     continue;
                 }
                 if let Some(message) = arrival.messages.next() {
-                    let before = turn.answer_bytes();
+                    let (before, stepped) = (turn.answer_bytes(), Worked::begin());
                     match come_again_ms {
                         Some(after_ms) => turn.refuse_or_step(now, arrival.from, message, after_ms),
                         None => turn.step(now, Input::Message { from: arrival.from, message }),
                     }
-                    let cost = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
+                    let carried = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
+                    // What is short and asks for little may still take long.
+                    let cost = match member {
+                        Member::Client(_) if !broken(Mutant::WorkUncharged) => carried.max(bytes_for(stepped.elapsed())),
+                        _ => carried,
+                    };
                     queue.credit -= cost;
                     left -= cost;
                     // One by one, as a replica is charged for none that made this one do what is due to all.
@@ -264,6 +271,12 @@ impl<C, W> Inbox<C, W> {
     }
 }
 
+/// What a client's message costs that takes so long.
+fn bytes_for(worked: Duration) -> i64 {
+    let microseconds = u64::try_from(worked.as_micros()).unwrap_or(u64::MAX);
+    i64::try_from(microseconds.saturating_mul(BYTES_FOR_A_MICROSECOND)).unwrap_or(i64::MAX / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use crypto::{Signatures, Verifier};
@@ -369,10 +382,15 @@ mod tests {
         assert_eq!([&one, &again].map(|share| share.usage.take_commits()), [0, 1]);
     }
 
-    /// Works for a while at each message, and for all where that asks for an odd number.
-    struct Worker;
+    /// Works for a while at each message that asks for a small number, and for all where that is odd.
+    #[derive(Default)]
+    struct Worker {
+        /// How many others it has taken.
+        light: usize,
+    }
 
     const WORKS: Duration = Duration::from_millis(5);
+    const LIGHT: u64 = 100;
 
     impl Machine for Worker {
         type Command = <Doubler as Machine>::Command;
@@ -383,6 +401,10 @@ mod tests {
 
         fn step(&mut self, _now: Time, input: machine::InputOf<Self>, outbox: &mut machine::OutboxOf<Self>) {
             let Input::Message { message, .. } = input else { return };
+            if matches!(*message, toy::Message::Ask(LIGHT)) {
+                self.light += 1;
+                return;
+            }
             let worked = Worked::begin();
             while worked.elapsed() < WORKS {}
             outbox.is_for_all = matches!(*message, toy::Message::Ask(number) if number % 2 == 1);
@@ -403,7 +425,7 @@ mod tests {
                 let messages = vec![verifier.verify(toy::Message::Ask(*number)).expect("nothing of it is signed")];
                 inbox.enter((from, Instant::now()), messages, None, share.incoming.try_take(100));
             }
-            let mut turns = Turns::new(Worker, Party::Replica(replica(0)), Bounds::default());
+            let mut turns = Turns::new(Worker::default(), Party::Replica(replica(0)), Bounds::default());
             let mut clock = Clock::even();
             let mut turn = turns.begin(clock.now());
             inbox.fill(&mut turn, &mut clock);
@@ -414,5 +436,24 @@ mod tests {
         assert!(spent(&[2]) >= WORKS / 2);
         let both = spent(&[1, 2, 3, 4]);
         assert!(both >= WORKS && both < 3 * WORKS, "{both:?}");
+    }
+
+    #[test]
+    fn a_client_whose_messages_take_long_waits_for_itself() {
+        let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
+        let (mut inbox, share) = (inbox(), share());
+        for (client, number) in [(1, 2), (2, LIGHT)] {
+            for _ in 0..8 {
+                let messages = vec![verifier.verify(toy::Message::Ask(number)).expect("nothing of it is signed")];
+                let from = Party::Client(ClientId(client), Session(1));
+                inbox.enter((from, Instant::now()), messages, None, share.incoming.try_take(100));
+            }
+        }
+        let mut turns = Turns::new(Worker::default(), Party::Replica(replica(0)), Bounds { inputs_max: 9, batch_max: 8 });
+        let mut clock = Clock::even();
+        let mut turn = turns.begin(clock.now());
+        inbox.fill(&mut turn, &mut clock);
+        assert_eq!(turn.inputs(), 9);
+        assert!(turn.machine().light > 2, "{}", turn.machine().light);
     }
 }

@@ -57,6 +57,8 @@ pub struct Limits {
 pub(crate) const LOW_PRIORITY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// What one member's messages may cost in one round of a turn, in bytes, before the next one's come: some hundred ordinary ones.
 pub(crate) const QUANTUM_BYTES: i64 = 64 << 10;
+/// A client's message that takes the loop so long costs as much as if it had so many bytes: a quantum is 2 ms then.
+pub(crate) const BYTES_FOR_A_MICROSECOND: u64 = 32;
 /// What the inputs of one turn may cost together, in bytes. What arrives meanwhile waits for its end, so it must not be long.
 pub(crate) const TURN_BYTES_MAX: i64 = 4 << 20;
 /// What waits for longer before it is taken in, in milliseconds, has come later than there was time for.

@@ -16,6 +16,8 @@ pub struct Page {
     pub next: Option<Key>,
     /// How many keys were looked at for it.
     pub looked_at: usize,
+    /// How many bytes of the base table's rows were read for it: many more than the page holds, where what is in memory has taken their place.
+    pub read_bytes: usize,
 }
 
 /// How much one page may hold.
@@ -23,7 +25,7 @@ pub struct Page {
 pub struct PageLimits {
     /// About how many keys are looked at.
     pub keys: usize,
-    /// The bytes of keys and values after which no more are taken.
+    /// The bytes of keys and values after which no more are taken, and of the base table's rows after which no more are read.
     pub bytes: usize,
 }
 
@@ -41,6 +43,8 @@ pub struct PageEnd {
     pub next: Option<Key>,
     /// As in [`Page`].
     pub looked_at: usize,
+    /// As in [`Page`].
+    pub read_bytes: usize,
 }
 
 /// Rows of the base table, in one direction.
@@ -66,10 +70,14 @@ struct Stretch {
     direction: Direction,
     /// Where it begins. Nothing while the last key met is another.
     begin: Option<Key>,
+    /// How many there are. One whose row in the base table is large counts as several.
     keys: usize,
     /// The newest version in it.
     up_to: Timestamp,
 }
+
+/// A key whose row in the base table is read in vain counts once more for each so many bytes of it: that takes about as long as another key does.
+const BYTES_FOR_A_KEY: usize = 4 << 10;
 
 /// What is known of a range: it has so many keys, all deleted, and no version above this timestamp.
 type Found = (KeyRange, usize, Timestamp);
@@ -80,12 +88,12 @@ impl Stretch {
         Self { direction, begin: Some(direction.begin(range).clone()), keys: 0, up_to: Timestamp::ZERO }
     }
 
-    /// A key is met that was deleted then.
-    fn take_in(&mut self, key: &Key, deleted: Timestamp) {
+    /// A key is met that was deleted then, and for which a row of so many bytes was read.
+    fn take_in(&mut self, key: &Key, deleted: Timestamp, row_bytes: usize) {
         if self.begin.is_none() {
             self.begin = self.side_before(key);
         }
-        self.keys += 1;
+        self.keys += 1 + row_bytes / BYTES_FOR_A_KEY;
         self.up_to = self.up_to.max(deleted);
     }
 
@@ -131,9 +139,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         limits: PageLimits,
     ) -> Result<Page, StoreError> {
         let mut versions = Vec::new();
-        let look = |key: &Key, version: Option<VersionRef<'_>>| versions.extend(version.map(|version| (key.clone(), version.to_version())));
-        let end = self.visit(between, direction, up_to, limits, look)?;
-        Ok(Page { versions, next: end.next, looked_at: end.looked_at })
+        let look =
+            |key: &Key, version: Option<VersionRef<'_>>, _| versions.extend(version.map(|version| (key.clone(), version.to_version())));
+        let PageEnd { next, looked_at, read_bytes } = self.visit(between, direction, up_to, limits, look)?;
+        Ok(Page { versions, next, looked_at, read_bytes })
     }
 
     /// What [`Store::page`] gives of `range`, without the keys whose newest versions are deletions at or before `deleted_by`. Where it finds nothing
@@ -153,10 +162,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     ) -> Result<Page, StoreError> {
         assert!(self.is_replayed(), "what is still to be replayed may lie in what is remembered");
         self.check_page(up_to)?;
-        let mut page = Page { versions: Vec::new(), next: None, looked_at: 0 };
+        let mut page = Page { versions: Vec::new(), next: None, looked_at: 0, read_bytes: 0 };
         let (mut rest, mut bytes, mut found) = (range.clone(), 0, Vec::new());
         loop {
-            if limits.are_reached(page.looked_at, bytes) {
+            if limits.are_reached(page.looked_at, bytes.max(page.read_bytes)) {
                 page.next = Some(direction.begin(&rest).clone());
                 break;
             }
@@ -165,11 +174,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             let end = if let Some(before) = before {
                 let room = PageLimits { keys: limits.keys.saturating_sub(page.looked_at), bytes: limits.bytes.saturating_sub(bytes) };
                 let mut stretch = Stretch::new(direction, &before);
-                let look = |key: &Key, version: Option<VersionRef<'_>>| {
+                let look = |key: &Key, version: Option<VersionRef<'_>>, row_bytes| {
                     bytes += key.as_bytes().len() + version.and_then(|version| version.value).map_or(0, <[u8]>::len);
                     let deletion = version.filter(|version| version.value.is_none() && version.timestamp <= deleted_by);
                     match deletion.filter(|deletion| self.is_newest(key, deletion.timestamp)) {
-                        Some(deletion) => stretch.take_in(key, deletion.timestamp),
+                        Some(deletion) => stretch.take_in(key, deletion.timestamp, row_bytes),
                         None => found.extend(stretch.end_before(key)),
                     }
                     if deletion.is_none() {
@@ -177,7 +186,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                     }
                 };
                 let end = self.visit((before.low(), Some(before.high())), direction, up_to, room, look)?;
-                page.looked_at += end.looked_at;
+                (page.looked_at, page.read_bytes) = (page.looked_at + end.looked_at, page.read_bytes + end.read_bytes);
                 found.extend(stretch.end_at(end.next.as_ref().unwrap_or(direction.end(&before))));
                 if end.next.is_some() {
                     page.next = end.next;
@@ -189,9 +198,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 let Some(passed) = passed else { break };
                 page.looked_at += 1;
                 if is_part == Some(true) {
-                    let few = PageLimits { keys: self.deleted.keys_min(), bytes: usize::MAX };
-                    let looked_into = self.visit((passed.low(), Some(passed.high())), direction, up_to, few, |_, _| {})?;
+                    let few = PageLimits { keys: self.deleted.keys_min(), bytes: limits.bytes };
+                    let looked_into = self.visit((passed.low(), Some(passed.high())), direction, up_to, few, |_, _, _| {})?;
                     page.looked_at += looked_into.looked_at;
+                    page.read_bytes += looked_into.read_bytes;
                     self.deleted.looked_into(passed.low(), looked_into.next.is_some());
                     continue;
                 }
@@ -218,23 +228,23 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         limits: PageLimits,
         mut look: impl FnMut(&Key, VersionRef<'_>),
     ) -> Result<PageEnd, StoreError> {
-        self.visit((from, to), Direction::Ascending, up_to, limits, |key, version| {
+        self.visit((from, to), Direction::Ascending, up_to, limits, |key, version, _| {
             version.into_iter().for_each(|version| look(key, version))
         })
     }
 
-    /// Shows `look` each key that is looked at, with its newest version up to `up_to` if it has one.
+    /// Shows `look` each key that is looked at, with its newest version up to `up_to` if it has one, and how many bytes of a row were read for it.
     fn visit(
         &self,
         (low, high): (&Key, Option<&Key>),
         direction: Direction,
         up_to: Timestamp,
         limits: PageLimits,
-        mut look: impl FnMut(&Key, Option<VersionRef<'_>>),
+        mut look: impl FnMut(&Key, Option<VersionRef<'_>>, usize),
     ) -> Result<PageEnd, StoreError> {
         self.check_page(up_to)?;
         if high.is_some_and(|high| high <= low) {
-            return Ok(PageEnd { next: None, looked_at: 0 });
+            return Ok(PageEnd { next: None, looked_at: 0, read_bytes: 0 });
         }
         let rows = self.base_rows((low, high), direction, limits)?;
         self.prefetch(rows.keys.iter().map(|(key, _)| key));
@@ -245,7 +255,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         };
         let new_keys = self.new_keys((Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded)));
         let (mut new_keys, mut old) = (direction.of(new_keys).peekable(), rows.keys.iter().peekable());
-        let mut page = PageEnd { next: rows.end.clone(), looked_at: 0 };
+        let mut page = PageEnd { next: rows.end.clone(), looked_at: 0, read_bytes: rows.bytes.len() };
         let (mut bytes, mut last): (_, Option<&Key>) = (0, None);
         loop {
             let key = match (old.peek(), new_keys.peek()) {
@@ -264,9 +274,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             page.looked_at += 1;
             last = Some(key);
             new_keys.next_if(|new| *new == key);
+            let mut row_bytes = 0;
             let replaced; // The row as it should be, if it is not.
             let row = match old.next_if(|(old, _)| old == key) {
                 Some((_, row)) => {
+                    row_bytes = row.len();
                     let row = row::decode(key, &rows.bytes[row.clone()])?;
                     replaced = self.replacing(key, row.timestamp);
                     Some(replaced.map_or(row, Version::as_ref))
@@ -278,7 +290,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             if let Some(version) = newest {
                 bytes += key.as_bytes().len() + version.value.map_or(0, <[u8]>::len);
             }
-            look(key, newest);
+            look(key, newest, row_bytes);
         }
         Ok(page)
     }

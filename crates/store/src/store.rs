@@ -50,6 +50,8 @@ pub struct Statistics {
     pub cache_hits: u64,
     /// Reads that went to the base table.
     pub base_table_reads: u64,
+    /// Bytes of the rows that they found there.
+    pub base_table_read_bytes: u64,
     /// Versions that are in memory only now.
     pub memtable_versions: usize,
     /// About how much memory they take.
@@ -424,9 +426,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     /// Reads the base table's row of `key`, or that there is none, into memory.
     fn read_base_table(&mut self, key: &Key) -> Result<EntryId, StoreError> {
-        let read = self.backend.get(key).and_then(|row| row.map(|row| row::decode(key, &row).map(VersionRef::to_version)).transpose());
-        let row = self.close_on_error(read)?.map(|row| self.replacing(key, row.timestamp).cloned().unwrap_or(row));
+        let read = self.backend.get(key);
+        let bytes = read.as_ref().map_or(0, |row| row.as_ref().map_or(0, |row| row.len()));
+        let row = read.and_then(|row| row.map(|row| row::decode(key, &row).map(VersionRef::to_version)).transpose());
+        let row = self.close_on_error(row)?.map(|row| self.replacing(key, row.timestamp).cloned().unwrap_or(row));
         self.statistics.base_table_reads += 1;
+        self.statistics.base_table_read_bytes += bytes as u64;
         self.evict();
         let id = self.table.find_or_make(key);
         let entry = self.table.entry_mut(id);
@@ -690,6 +695,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             journal_bytes: self.journal_bytes(),
             ..self.statistics
         }
+    }
+
+    /// How many bytes of rows reads have found in the base table since the store was opened.
+    #[must_use]
+    pub fn base_table_read_bytes(&self) -> u64 {
+        self.statistics.base_table_read_bytes
     }
 
     fn check_open(&self) -> Result<(), StoreError> {

@@ -44,11 +44,17 @@ impl ReadLimiter {
 
 impl<M: StorageBackend> Replica<M> {
     /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays. Election
-    /// messages that an earlier key signed count no more.
+    /// messages that an earlier key signed count no more, and neither does what was told under one of how far a journal has come.
     pub fn reconfigure(&mut self, cluster: std::sync::Arc<Cluster>) {
         self.read_limiter.retain(&cluster);
+        let mut has_told = false;
         for replica in cluster.replicas_of(self.me.shard).filter(|it| cluster.replica_key(*it) != self.cluster.replica_key(*it)) {
             self.ballots.forget_sender(replica.index);
+            // Whoever had the earlier key may have lied about it, and whoever has this one is not to be held to that.
+            has_told |= !broken(Mutant::JournalOfOldKey) && self.table.peer_journals.remove(&replica.index).is_some();
+        }
+        if has_told {
+            self.table.log_peer_journals();
         }
         self.liars.retain(|client, key| cluster.permission(*client).is_some_and(|permission| permission.public_key == *key));
         if !broken(Mutant::RightsKept) {

@@ -93,6 +93,8 @@ pub enum ReplicaEvent {
     Misbehavior {
         /// Whose transaction it is.
         client: ClientId,
+        /// That client's key, by which this replica has judged it.
+        public_key: Option<[u8; 32]>,
         /// The transaction, which proves it.
         transaction: Transaction,
     },

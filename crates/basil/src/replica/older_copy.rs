@@ -95,3 +95,42 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use store::{Memory, Options, Store};
+    use types::{Cluster, Placement, ReplicaId, ShardId};
+
+    use super::*;
+    use crate::replica::ReplicaOptions;
+    use crate::testing::one_shard;
+
+    /// Whoever had stolen the key of a replica told the others that its journal has come as far as none can. The operators change that key.
+    #[test]
+    fn what_was_told_under_an_earlier_key_is_not_held_against_the_next() {
+        let (cluster, disk, begun) = (one_shard(), Memory::new("journals"), Time(0).after_ms(1_000_000));
+        let replica = |index| ReplicaId { shard: ShardId(0), index };
+        let open = |cluster: &Arc<Cluster>| {
+            let store = Store::open(disk.clone(), Options::default()).expect("it opens");
+            Replica::open(cluster.clone(), replica(0), ReplicaOptions::default(), store, begun).expect("it opens")
+        };
+        let now = begun.after_ms(LOG_MS);
+        let tells = |one: &mut Replica<Memory>, batches| {
+            one.on_journal_end(now, now.0, Party::Replica(replica(3)), JournalEnd { lost_up_to: 0, batches })
+        };
+        let mut one = open(&cluster);
+        assert_eq!(tells(&mut one, u64::MAX), None);
+        one.table.store.sync().expect("memory does not fail");
+        let mut one = open(&cluster);
+        let known = JournalEnd { lost_up_to: 0, batches: u64::MAX };
+        assert_eq!(tells(&mut one, 5), Some(known), "it is kept");
+        let keys = (0..6).map(|index| [if index == 3 { 33 } else { index }; 32]).collect();
+        let next = Cluster::new(cluster.id(), 1, Placement::Hash, vec![keys], vec![]).expect("the parts fit");
+        one.reconfigure(Arc::new(next.clone()));
+        assert_eq!(tells(&mut one, 5), None);
+        one.table.store.sync().expect("memory does not fail");
+        assert_eq!(tells(&mut open(&Arc::new(next)), 5), None, "and that it is not held against it");
+    }
+}

@@ -38,6 +38,8 @@ const QUERIES_MAX: usize = 256;
 const QUERY_MS: u64 = 20_000;
 /// The most inquiries without result that are kept in mind.
 const FRUITLESS_MAX: usize = 1 << 14;
+/// So many bytes of rows, and one row more, are read from the base table for one question of another.
+const QUERY_READ_BYTES_MAX: u64 = 64 << 20;
 /// The first wait before everybody is asked again, in milliseconds; doubled each time.
 const ASK_AGAIN_MS: u64 = 1_000;
 
@@ -256,8 +258,11 @@ impl<M: StorageBackend> Replica<M> {
             }
         }
         let mut versions = Vec::with_capacity(keys.len());
-        let mut bytes = 0;
+        let (mut bytes, read_before) = (0, self.table.store.base_table_read_bytes());
         for key in keys {
+            if self.table.store.base_table_read_bytes() - read_before > QUERY_READ_BYTES_MAX && !broken(Mutant::QueryReadsAll) {
+                return Ok(()); // It will ask again, and find in memory what was read for it.
+            }
             let found = self.table.store.latest_before(key, Timestamp::above_all_before(watermark))?;
             let (version, value) = found.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             let length = value.as_ref().map_or(0, |value| value.as_bytes().len());

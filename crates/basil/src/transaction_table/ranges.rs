@@ -33,6 +33,8 @@ pub(crate) struct RangePage {
     pub end: Key,
     /// How many keys were looked at for it, about.
     pub looked_at: usize,
+    /// How many bytes of rows were read for it.
+    pub read_bytes: usize,
 }
 
 /// What there is of one key below a reader.
@@ -92,17 +94,22 @@ impl<M: StorageBackend> TransactionTable<M> {
                 rows.push(RangeRow { key, committed, prepared });
             }
         }
-        Ok(RangePage { rows, end, looked_at: page.looked_at + written_only })
+        Ok(RangePage { rows, end, looked_at: page.looked_at + written_only, read_bytes: page.read_bytes })
     }
 
-    /// For each range that `transaction` read: what there is of keys that it does not say to have read.
-    pub(super) fn unread(&mut self, transaction: &Transaction) -> Result<Vec<Unread>, StoreError> {
-        let mut left = if broken(Mutant::RangeUncounted) { usize::MAX } else { RANGE_DELETED_MAX };
+    /// For each range that `transaction` read: what there is of keys that it does not say to have read. So many bytes may be read for that.
+    pub(super) fn unread(&mut self, transaction: &Transaction, bytes_left: usize) -> Result<Vec<Unread>, StoreError> {
+        let mut left = if broken(Mutant::RangeUncounted) { (usize::MAX, usize::MAX) } else { (RANGE_DELETED_MAX, bytes_left) };
         transaction.ranges().iter().map(|range| self.unread_in(transaction, range, &mut left)).collect()
     }
 
-    /// Beside what the transaction reads, `left` keys may be looked at.
-    fn unread_in(&mut self, transaction: &Transaction, range: &KeyRange, left: &mut usize) -> Result<Unread, StoreError> {
+    /// Beside what the transaction reads, so many keys may be looked at, and so many bytes be read.
+    fn unread_in(
+        &mut self,
+        transaction: &Transaction,
+        range: &KeyRange,
+        (left, bytes_left): &mut (usize, usize),
+    ) -> Result<Unread, StoreError> {
         let Some(mut rest) = self.cluster.part_of(self.shard, range) else { return Ok(Unread::Nothing) };
         let timestamp = transaction.timestamp();
         if timestamp <= self.store.watermark() {
@@ -124,7 +131,8 @@ impl<M: StorageBackend> TransactionTable<M> {
             let Some(next) = KeyRange::new(page.end, rest.high().clone()) else { return Ok(Unread::Nothing) };
             let allowed = read * (1 + DELETED_BESIDE_READ);
             let Some(fewer) = left.checked_sub(page.looked_at.saturating_sub(allowed)) else { return Ok(Unread::Unknown) };
-            (*left, rest) = (fewer, next);
+            let Some(fewer_bytes) = bytes_left.checked_sub(page.read_bytes) else { return Ok(Unread::Unknown) };
+            (*left, *bytes_left, rest) = (fewer, fewer_bytes, next);
         }
     }
 }

@@ -536,7 +536,7 @@ impl World {
         let silenced = self.silenced.contains(&replica);
         let mut outbox = std::mem::take(written.outbox());
         for event in outbox.events.drain(..) {
-            let NodeEvent::Misbehavior { client, transaction } = event else { continue };
+            let NodeEvent::Misbehavior { client, transaction, .. } = event else { continue };
             self.notes.does(replica, format!("keep{{s}} {} as proof that {client} lies", self.names.of(transaction.id())));
         }
         for (_, unsigned) in &mut outbox.unsigned {
