@@ -55,32 +55,32 @@ impl Live {
 
     /// A stream for this reader, until they sign out, go away, or the server stops.
     pub(crate) fn follow(&self, reader: Ticket) -> Result<Response, Failure> {
-        let place = self.take_place(&reader.name).ok_or_else(Failure::busy)?;
+        let permit = self.take_permit(&reader.name).ok_or_else(Failure::busy)?;
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (network, news, stopped) = (self.network.clone(), self.news.subscribe(), self.stopped.clone());
-        let stream = Stream { network, reader, news, stopped, look, following: Vec::new(), seen: None, _place: place };
+        let stream = Stream { network, reader, news, stopped, look, following: Vec::new(), seen: None, _permit: permit };
         let events = unfold(stream, |mut stream| async move { stream.next().await.map(|event| (Ok::<_, Infallible>(event), stream)) });
         Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)).into_response())
     }
 
-    fn take_place(&self, reader: &Name) -> Option<Place> {
+    fn take_permit(&self, reader: &Name) -> Option<Permit> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if streams.values().sum::<usize>() >= STREAMS_MAX || streams.get(reader).is_some_and(|own| *own >= STREAMS_OF_USER_MAX) {
             return None;
         }
         *streams.entry(reader.clone()).or_default() += 1;
-        Some(Place { reader: reader.clone(), streams: Arc::clone(&self.streams) })
+        Some(Permit { reader: reader.clone(), streams: Arc::clone(&self.streams) })
     }
 }
 
 /// One of the streams there may be. It is free again when this goes.
-struct Place {
+struct Permit {
     reader: Name,
     streams: Arc<Mutex<HashMap<Name, usize>>>,
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = streams.get_mut(&self.reader) {
@@ -102,7 +102,7 @@ struct Stream {
     following: Vec<Name>,
     /// The newest posts when it was looked last; nothing before the first look, which always tells: who knows what came between the page and it.
     seen: Option<Vec<(Name, PostId)>>,
-    _place: Place,
+    _permit: Permit,
 }
 
 impl Stream {

@@ -38,7 +38,7 @@ struct Chunk {
 
 /// Where a page stands, until one is inserted or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PagePosition {
     chunk: usize,
     at: usize,
 }
@@ -63,53 +63,53 @@ impl Chunk {
 
 impl PageIndex {
     /// The page that may hold `key`; nothing where all begin after it.
-    pub fn find(&self, key: &Key) -> Option<Place> {
+    pub fn find(&self, key: &Key) -> Option<PagePosition> {
         let beginning = beginning(key);
         let begins_to = |chunk: &Chunk| (chunk.first_beginning, &chunk.first) <= (beginning, key);
         let chunk = self.chunks.partition_point(begins_to).checked_sub(1)?;
         let at = self.chunks[chunk].count_to(key, beginning) - 1;
-        Some(Place { chunk, at })
+        Some(PagePosition { chunk, at })
     }
 
     /// The first key of a page.
-    pub fn low(&self, place: Place) -> &Key {
+    pub fn low(&self, place: PagePosition) -> &Key {
         &self.chunks[place.chunk].keys[place.at]
     }
 
-    pub fn page(&self, place: Place) -> &Page {
+    pub fn page(&self, place: PagePosition) -> &Page {
         &self.chunks[place.chunk].pages[place.at]
     }
 
-    pub fn page_mut(&mut self, place: Place) -> &mut Page {
+    pub fn page_mut(&mut self, place: PagePosition) -> &mut Page {
         &mut self.chunks[place.chunk].pages[place.at]
     }
 
     /// The page after another.
-    pub fn next(&self, place: Place) -> Option<Place> {
-        let Place { chunk, at } = place;
+    pub fn next(&self, place: PagePosition) -> Option<PagePosition> {
+        let PagePosition { chunk, at } = place;
         if at + 1 < self.chunks[chunk].pages.len() {
-            return Some(Place { chunk, at: at + 1 });
+            return Some(PagePosition { chunk, at: at + 1 });
         }
-        (chunk + 1 < self.chunks.len()).then_some(Place { chunk: chunk + 1, at: 0 })
+        (chunk + 1 < self.chunks.len()).then_some(PagePosition { chunk: chunk + 1, at: 0 })
     }
 
     /// The page before another.
-    pub fn previous(&self, place: Place) -> Option<Place> {
-        let Place { chunk, at } = place;
+    pub fn previous(&self, place: PagePosition) -> Option<PagePosition> {
+        let PagePosition { chunk, at } = place;
         if let Some(at) = at.checked_sub(1) {
-            return Some(Place { chunk, at });
+            return Some(PagePosition { chunk, at });
         }
         let chunk = chunk.checked_sub(1)?;
-        Some(Place { chunk, at: self.chunks[chunk].pages.len() - 1 })
+        Some(PagePosition { chunk, at: self.chunks[chunk].pages.len() - 1 })
     }
 
     /// Adds the page that begins with `low`; `false` where there is one.
     pub fn insert(&mut self, low: Key, page: Page) -> bool {
         let beginning = beginning(&low);
-        let Place { chunk, at } = match self.find(&low) {
+        let PagePosition { chunk, at } = match self.find(&low) {
             Some(place) if *self.low(place) == low => return false,
-            Some(place) => Place { at: place.at + 1, ..place },
-            None => Place { chunk: 0, at: 0 },
+            Some(place) => PagePosition { at: place.at + 1, ..place },
+            None => PagePosition { chunk: 0, at: 0 },
         };
         if self.chunks.is_empty() {
             self.chunks.push(Chunk { first: Key::default(), first_beginning: 0, beginnings: vec![], keys: vec![], pages: vec![] });
@@ -131,8 +131,8 @@ impl PageIndex {
     }
 
     /// Takes a page away.
-    pub fn remove(&mut self, place: Place) -> Page {
-        let Place { chunk, at } = place;
+    pub fn remove(&mut self, place: PagePosition) -> Page {
+        let PagePosition { chunk, at } = place;
         let from = &mut self.chunks[chunk];
         from.beginnings.remove(at);
         from.keys.remove(at);
@@ -147,7 +147,7 @@ impl PageIndex {
     }
 
     /// All pages with their first keys, in order, from `place` on.
-    pub fn from(&self, place: Place) -> impl Iterator<Item = (&Key, &Page)> {
+    pub fn from(&self, place: PagePosition) -> impl Iterator<Item = (&Key, &Page)> {
         std::iter::successors(Some(place), |place| self.next(*place)).map(|place| (self.low(place), self.page(place)))
     }
 

@@ -10,7 +10,7 @@ use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use types::{Key, KeyRange, Value};
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_ROWS_MAX};
-use crate::page_index::{Page, PageIndex, Place};
+use crate::page_index::{Page, PageIndex, PagePosition};
 use crate::pages::{Directory, Owner, PageNumber};
 
 /// How many bytes the processor brings into its caches at once.
@@ -108,14 +108,14 @@ impl Rows {
         rows
     }
 
-    fn place(&self, key: &Key) -> Place {
+    fn place(&self, key: &Key) -> PagePosition {
         self.pages.find(key).expect("the first page begins with the lowest key")
     }
 
     /// Brings the pages of `keys`, which are about to be read or written, into the processor's caches: all at once, since a look-up
     /// of one after the other waits for memory each time. It has no other effect.
     pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        let places: Vec<Place> = keys.map(|key| self.place(key)).collect();
+        let places: Vec<PagePosition> = keys.map(|key| self.place(key)).collect();
         let lines = |page: &Page| page.bytes.iter().step_by(CACHE_LINE_BYTES).take(PREFETCH_LINES_MAX).fold(0, |all, byte| all ^ byte);
         black_box(places.iter().fold(0, |all, place| all ^ lines(self.pages.page(*place))));
     }
@@ -134,8 +134,8 @@ impl Rows {
 
     /// The same, the highest key first.
     pub fn range_down<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        let begins_above = |place: &Place| self.pages.low(*place) > range.low();
-        let before = move |place: &Place| if begins_above(place) { self.pages.previous(*place) } else { None };
+        let begins_above = |place: &PagePosition| self.pages.low(*place) > range.low();
+        let before = move |place: &PagePosition| if begins_above(place) { self.pages.previous(*place) } else { None };
         let pages = std::iter::successors(Some(self.place(range.high())), before);
         let rows = pages.flat_map(|place| {
             let rows: Vec<_> = rows_of(&self.pages.page(place).bytes).map(|row| (row.key, row.value)).collect();

@@ -8,6 +8,9 @@ use crate::content::Content;
 use crate::file::{FileReader, Header, Row};
 use crate::{Error, Summary};
 
+/// What to do where files do not follow one another.
+const IN_ORDER: &str = "name all of them, in order: the oldest first";
+
 /// Some files: one of all rows, and each other of what had changed since the one before.
 #[derive(Debug)]
 pub struct Chain {
@@ -34,13 +37,27 @@ impl Chain {
                 (None, None) => {}
                 (Some(since), Some(before)) if *since == content_of(before)? => {}
                 (None, Some(before)) => {
-                    return Err(Error::Chain(format!("{} holds all rows, and does not go on from {}", path.display(), before.display())));
+                    return Err(Error::Chain(format!(
+                        "{} holds all rows, and does not go on from {}; {IN_ORDER}",
+                        path.display(),
+                        before.display()
+                    )));
+                }
+                (Some(_), None) if paths.len() > 1 => {
+                    return Err(Error::Chain(format!(
+                        "{} is named first, and holds only what had changed since another; {IN_ORDER}",
+                        path.display()
+                    )));
                 }
                 (Some(_), None) => {
                     return Err(Error::Chain(format!("{} holds only what had changed: name the backups before it, too", path.display())));
                 }
                 (Some(_), Some(before)) => {
-                    return Err(Error::Chain(format!("{} does not go on from {}, but from another", path.display(), before.display())));
+                    return Err(Error::Chain(format!(
+                        "{} does not go on from {}, but from another; {IN_ORDER}",
+                        path.display(),
+                        before.display()
+                    )));
                 }
             }
             if let (Some((last, _)), Some(before)) = (files.last(), before) {
@@ -120,8 +137,7 @@ mod tests {
     use crate::file::Writer;
 
     /// Two files of a cluster with one row, of which the second says that it is of `cluster` and of the time `as_of`.
-    fn two(cluster: &str, as_of: u64) -> Result<Summary, Error> {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn files(folder: &Path, cluster: &str, as_of: u64) -> Vec<PathBuf> {
         let row = (Key::from("a"), Value::from("1"));
         let mut content = Content::default();
         content.add(&row.0, &row.1);
@@ -134,7 +150,7 @@ mod tests {
         .into_iter()
         .enumerate()
         {
-            let path = folder.path().join(at.to_string());
+            let path = folder.join(at.to_string());
             let mut writer = Writer::new(&path, &header).expect("a file");
             if at == 0 {
                 writer.add(&row.0, Some(&row.1)).expect("room");
@@ -142,17 +158,40 @@ mod tests {
             writer.end(1, digest.clone()).expect("room");
             paths.push(path);
         }
-        Chain::open(&paths)?.finish()
+        paths
+    }
+
+    fn two(cluster: &str, as_of: u64) -> Result<Summary, Error> {
+        let folder = tempfile::tempdir().expect("a folder");
+        Chain::open(&files(folder.path(), cluster, as_of))?.finish()
+    }
+
+    fn said(refused: Result<Summary, Error>) -> String {
+        match refused {
+            Err(Error::Chain(said)) => said,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn who_names_the_files_in_another_order_is_told_the_right_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let paths = files(folder.path(), "c", 8);
+        let (all, change) = (&paths[0], &paths[1]);
+        let checked = |paths: &[&PathBuf]| {
+            let paths: Vec<PathBuf> = paths.iter().map(|path| (*path).clone()).collect();
+            said(Chain::open(&paths).and_then(Chain::finish))
+        };
+        for wrong in [&[change, all][..], &[all, all], &[all, change, all]] {
+            assert!(checked(wrong).ends_with(IN_ORDER), "{}", checked(wrong));
+        }
+        assert!(checked(&[change]).contains("name the backups before it"));
     }
 
     #[test]
     fn the_files_of_a_chain_are_of_one_cluster_and_of_one_time_after_another() {
         let whole = two("c", 8).expect("they follow one another");
         assert_eq!((whole.as_of, whole.rows, whole.rows_written), (8, 1, 0));
-        let said = |refused: Result<Summary, Error>| match refused {
-            Err(Error::Chain(said)) => said,
-            other => panic!("{other:?}"),
-        };
         assert!(said(two("d", 8)).ends_with("of another cluster"));
         for as_of in [6, 7] {
             assert!(said(two("c", as_of)).ends_with("is not of a later time"));

@@ -109,7 +109,8 @@ impl From<&Receipt> for ProvenCommit {
         Self {
             id: transaction.id(),
             timestamp: transaction.timestamp(),
-            reads: transaction.reads().iter().map(|read| read.key.clone()).collect(),
+            reads: transaction.reads().iter().map(|read| (read.key.clone(), read.version)).collect(),
+            ranges: transaction.ranges().to_vec(),
             writes: transaction.writes().iter().map(|write| (write.key.clone(), write.value.clone())).collect(),
             summary: receipt.summary(),
         }

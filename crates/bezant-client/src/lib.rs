@@ -29,10 +29,10 @@ use std::sync::Arc;
 use basil::{Coordinator, CoordinatorOptions};
 use bytes::Bytes;
 pub use client::*;
-use config::Topology;
-pub use config::{Config, ConfigError};
-use engine::{PoolMaker, Profile, ProvenCommit};
-pub use types::{ClientId, Key, Timestamp, TransactionId, Value};
+pub use config::{Config, ConfigError, Topology};
+pub use engine::ProvenCommit;
+use engine::{PoolMaker, Profile};
+pub use types::{ClientId, Key, KeyRange, ReplicaId, Timestamp, TransactionId, Value};
 use types::{Cluster, Party};
 
 /// The engines that a cluster may run.
@@ -44,6 +44,16 @@ pub static ENGINES: &[&Profile] = &[&basil::PROFILE, &augustus::PROFILE, &sentin
 /// [`ConfigError`], which names the file, the line where there is one, and what to do.
 pub fn load(folder: impl AsRef<Path>) -> Result<Config, ConfigError> {
     Config::load(folder.as_ref(), ENGINES)
+}
+
+/// Reads what is public of a cluster, for whoever has no folder of it: `path` is its `cluster.toml`, or a folder with it. Where the file
+/// `configurations` lies beside it, what operators have changed since is taken from there.
+///
+/// # Errors
+/// [`ConfigError`], which names the file, the line where there is one, and what to do.
+pub fn load_topology(path: impl AsRef<Path>) -> Result<Topology, ConfigError> {
+    let path = path.as_ref();
+    if path.is_dir() { Topology::load(&path.join("cluster.toml"), ENGINES) } else { Topology::load(path, ENGINES) }
 }
 
 /// Connects to the cluster that `config` names, and waits until transactions can commit.
@@ -70,8 +80,18 @@ pub async fn connect(config: Config) -> Result<Client, ConnectError> {
     }
 }
 
-/// Checks a receipt ([`Commit::receipt`]) with nothing but what `cluster.toml` says, and the configurations that followed. Gives what it proves, and
-/// the newest configuration by whose keys it does: all its signatures must be by the keys of one.
+/// Checks a receipt ([`Commit::receipt`]) with nothing but what `cluster.toml` says, and the configurations that followed ([`load_topology`]).
+/// Gives what it proves, and the newest configuration by whose keys it does: all its signatures must be by the keys of one.
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let topology = bezant_client::load_topology("cluster.toml")?;
+/// let receipt = std::fs::read("paid.receipt")?;
+/// let (proven, configuration) = bezant_client::verify_receipt(&receipt.into(), &topology)?;
+/// println!("{} committed at {}, by the keys of configuration {configuration}", proven.id, proven.timestamp);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Why it proves nothing, in words: it is damaged, or another cluster's, or a signature is missing.
@@ -98,9 +118,11 @@ pub fn verify_receipt(receipt: &Bytes, topology: &Topology) -> Result<(ProvenCom
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProvenLie {
     /// Which replica.
-    pub who: types::ReplicaId,
+    pub who: ReplicaId,
     /// About which transaction.
     pub transaction: TransactionId,
+    /// What it did, in words.
+    pub what: &'static str,
     /// By the keys of which configuration.
     pub configuration: u64,
 }
@@ -117,7 +139,9 @@ pub fn verify_lie(bytes: &Bytes, topology: &Topology) -> Result<ProvenLie, Strin
     let mut first = None;
     for (configuration, cluster) in topology.chain.clusters() {
         match basil::witness::Contradiction::verify(bytes, Arc::new(cluster), topology.signatures) {
-            Ok(found) => return Ok(ProvenLie { who: found.replica, transaction: found.id, configuration }),
+            Ok(found) => {
+                return Ok(ProvenLie { who: found.replica, transaction: found.id, what: found.stated.words(), configuration });
+            }
             Err(error) => _ = first.get_or_insert(error.to_string()),
         }
     }

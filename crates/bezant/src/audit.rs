@@ -59,7 +59,7 @@ pub async fn run(command: &AuditCommand) -> Result<Done, Failure> {
     } else {
         print(&audit);
     }
-    Ok(if audit.is_clean() { Done::Well } else { Done::Missing })
+    Ok(if audit.is_clean() { Done::Well } else { Done::Negative })
 }
 
 fn print(audit: &Audit) {
@@ -103,7 +103,7 @@ async fn online(args: &OnlineArgs) -> Done {
     } else {
         print_online(&audit);
     }
-    if audit.is_clean() { Done::Well } else { Done::Missing }
+    if audit.is_clean() { Done::Well } else { Done::Negative }
 }
 
 fn print_online(audit: &OnlineAudit) {

@@ -1,20 +1,24 @@
 //! `bezant backup`: takes, checks and restores copies of the whole database.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use backup::chain::Chain;
 use backup::{Error, Progress, Summary};
 use bench::Meter;
 use clap::{Args, Subcommand};
-use client::{Error as ClientError, Refusal};
+use client::{Client, Error as ClientError, Refusal};
 use serde_json::json;
+use types::{ClientId, Key};
 
 use crate::as_of::written;
 use crate::failure::{Done, Failure};
 use crate::out;
-use crate::statements::{Reach, connect};
+use crate::statements::{Reach, connect_as};
+
+/// So many prefixes are shown of what a client may read.
+const PREFIXES_SHOWN_MAX: usize = 8;
 
 /// Copies of the whole database.
 #[derive(Debug, Subcommand)]
@@ -84,15 +88,24 @@ pub async fn run(command: &BackupCommand) -> Result<Done, Failure> {
     let progress: Progress<'_> = &|rows| meter.say(format!("{rows} rows"));
     let (done, summary, json) = match command {
         BackupCommand::Take(TakeArgs { file, since, reach }) => {
-            let client = connect(reach).await?;
-            let taken = backup::take(&client, file, since, progress).await;
+            if file.exists() {
+                return Err(occupied(file));
+            }
+            let (client, who) = connect(reach).await?;
+            let taken = match reads_every_key(&client, who, "a backup") {
+                Ok(()) => backup::take(&client, file, since, progress).await.map_err(Failure::from),
+                Err(failure) => Err(failure),
+            };
             client.close().await;
             ("taken", taken?, reach.json)
         }
         BackupCommand::Verify(VerifyArgs { files, json }) => ("whole", Chain::open(files)?.finish()?, *json),
         BackupCommand::Restore(RestoreArgs { files, over, reach }) => {
-            let client = connect(reach).await?;
-            let restored = backup::restore(&client, files, *over, progress).await;
+            let (client, who) = connect(reach).await?;
+            let restored = match reads_every_key(&client, who, "restoring") {
+                Ok(()) => backup::restore(&client, files, *over, progress).await.map_err(Failure::from),
+                Err(failure) => Err(failure),
+            };
             client.close().await;
             ("restored", restored?.backup, reach.json)
         }
@@ -108,6 +121,34 @@ pub async fn run(command: &BackupCommand) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
+/// Connects; gives who it is, too.
+async fn connect(reach: &Reach) -> Result<(Client, ClientId), Failure> {
+    let config = reach.regions.config(&reach.cluster)?;
+    let who = config.client;
+    Ok((connect_as(config).await?, who))
+}
+
+/// Whether `who` may read all that there may be, by the newest configuration that is known; if not, says what it may.
+fn reads_every_key(client: &Client, who: ClientId, what: &str) -> Result<(), Failure> {
+    let cluster = client.cluster();
+    // Only the empty prefix has the key of no bytes.
+    if cluster.permission(who).is_some_and(|permission| permission.may_read(&Key::default())) {
+        return Ok(());
+    }
+    let prefixes = cluster.permission(who).map_or(&[][..], |permission| &permission.read_prefixes);
+    let shown: Vec<String> = prefixes.iter().take(PREFIXES_SHOWN_MAX).map(ToString::to_string).collect();
+    let more = if prefixes.len() > PREFIXES_SHOWN_MAX { ", …" } else { "" };
+    let rule = if shown.is_empty() { "nothing".to_owned() } else { format!("keys that begin with {}{more}", shown.join(", ")) };
+    Err(Failure::wrong(format!("{what} needs a client that may read every key; {who} may read {rule}"))
+        .help("use another client's folder (--cluster), or have operators give it the right"))
+}
+
+fn occupied(file: &Path) -> Failure {
+    Failure::wrong("this file exists already, and may be another backup")
+        .at(file.display())
+        .help("name another file, or remove this one if nobody needs it")
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let said = error.to_string();
@@ -115,7 +156,7 @@ impl From<Error> for Failure {
             Error::Client(ClientError::Refused(Refusal::NotKept { .. })) => Self::wrong(said)
                 .help("reading everything took longer than the replicas keep what was there: raise window_ms in every replica's node.toml"),
             Error::Client(error) => error.into(),
-            Error::File { error, .. } if error.kind() == ErrorKind::AlreadyExists => Self::wrong(said).help("name another file"),
+            Error::File { path, error } if error.kind() == ErrorKind::AlreadyExists => occupied(&path),
             Error::File { error, .. } if error.kind() == ErrorKind::NotFound => Self::wrong(said),
             Error::File { .. } => Self::failed(said),
             Error::Damaged { .. } | Error::Chain(_) => Self::wrong(said),

@@ -2,9 +2,9 @@
 
 mod description;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,14 +15,18 @@ use config::{NodeConfig, ReadQuorum, Settings, Topology, chain_file, write_chain
 use crypto::configuration::CONFIGURATION_BYTES_MAX;
 use crypto::{Chain, ChainError, Configuration, SignedConfiguration};
 use monitoring::http_client;
+use runtime::IdentityError;
 use serde_json::{Value, json};
 use types::codec::Encode as _;
 use types::{ClientId, ReplicaId, ShardId};
 
 use crate::failure::{Attempt as _, Done, Failure};
+use crate::output::tame;
 use crate::{init, node, out, status};
 use description::{difference, name_of_key};
 
+/// So much is shown of one change.
+const LINE_LETTERS_MAX: usize = 1_000;
 /// How long `apply` waits for replicas to take a configuration over, by default.
 const WAIT_SECONDS: u64 = 10;
 
@@ -42,7 +46,7 @@ pub enum ConfigCommand {
     Propose(ProposeArgs),
     /// Adds an operator's signature to a proposed configuration, on the operator's own machine
     #[command(after_help = "Example:\n\
-        \x20 bezant config sign next.proposal --key my-key\n\n\
+        \x20 bezant config sign next.proposal --key bezant-data/operator\n\n\
         It first prints what would change. Of two different configurations of one version, a key signs only the first.")]
     Sign(SignArgs),
     /// Hands a signed configuration to all replicas, and waits until they go by it
@@ -63,7 +67,7 @@ pub enum ConfigCommand {
 
 /// Where the cluster's configuration is looked for.
 #[derive(Args, Debug)]
-pub struct Place {
+pub struct ClusterFolder {
     /// The cluster's folder, or a member's folder of it
     #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
     cluster: PathBuf,
@@ -76,7 +80,7 @@ pub struct ShowArgs {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    at: ClusterFolder,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -85,17 +89,18 @@ pub struct ShowArgs {
 /// What to propose.
 #[derive(Args, Debug)]
 pub struct ProposeArgs {
-    /// The cluster as it is to be, in the form that `bezant config show` prints; without it, as it is
+    /// The cluster as it is to be, in the form that `bezant config show` prints; with --revoke-client it may be left out, and all else stays
+    /// as it is
     #[arg(value_name = "EDITED.toml", required_unless_present = "revoke_client")]
     edited: Option<PathBuf>,
     /// Take this client out of it
     #[arg(long, value_name = "N")]
     revoke_client: Vec<u64>,
-    /// The file to write
+    /// The file to write, which must not exist
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
-    place: Place,
+    at: ClusterFolder,
 }
 
 /// What to sign.
@@ -104,11 +109,11 @@ pub struct SignArgs {
     /// The proposed configuration; the signature is added to it
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder with the operator's key, as `bezant key new --operator` made it
+    /// The folder with the operator's key: `bezant init` makes the first one in DIR/operator, `bezant key new --operator` others
     #[arg(long, value_name = "DIR")]
     key: PathBuf,
     #[command(flatten)]
-    place: Place,
+    at: ClusterFolder,
 }
 
 /// What to apply.
@@ -127,7 +132,7 @@ pub struct ApplyArgs {
     #[arg(long, value_name = "S", default_value_t = WAIT_SECONDS)]
     seconds: u64,
     #[command(flatten)]
-    place: Place,
+    at: ClusterFolder,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -137,7 +142,7 @@ pub struct ApplyArgs {
 #[derive(Args, Debug)]
 pub struct HistoryArgs {
     #[command(flatten)]
-    place: Place,
+    at: ClusterFolder,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -156,7 +161,7 @@ pub struct JoinArgs {
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
     #[command(flatten)]
-    place: Place,
+    at: ClusterFolder,
     /// A replica's settings: as those of the others
     #[command(flatten)]
     settings: Settings,
@@ -175,7 +180,7 @@ pub async fn run(command: &ConfigCommand) -> Result<Done, Failure> {
     }
 }
 
-impl Place {
+impl ClusterFolder {
     /// The folder whose `cluster.toml` counts: the client's of a cluster, which learns of changes; else the folder itself.
     fn folder(&self) -> PathBuf {
         let client = self.cluster.join("client");
@@ -192,7 +197,7 @@ impl Place {
 }
 
 fn show(args: &ShowArgs) -> Result<Done, Failure> {
-    let topology = args.place.topology()?;
+    let topology = args.at.topology()?;
     let chain = &topology.chain;
     let Some(file) = &args.file else {
         if args.json {
@@ -203,7 +208,11 @@ fn show(args: &ShowArgs) -> Result<Done, Failure> {
         return Ok(Done::Well);
     };
     let proposed = read(file, chain)?;
-    let verdict = chain.check(&proposed);
+    let verdict = chain.check(&proposed).or_else(|error| match error {
+        // What is wrong with it is wrong however many sign it.
+        ChainError::TooFew { .. } => chain.check_unsigned(&proposed.configuration).and(Err(error)),
+        _ => Err(error),
+    });
     if args.json {
         let mut shown = description::to_json(&proposed.configuration, chain);
         shown["signed_by"] = json!(signers(chain, &proposed));
@@ -213,27 +222,47 @@ fn show(args: &ShowArgs) -> Result<Done, Failure> {
         return Ok(Done::Well);
     }
     describe(chain, &proposed);
-    match verdict {
+    match &verdict {
         Ok(_) => out!("it can be applied"),
         Err(error) => out!("it cannot be applied: {error}"),
     }
-    Ok(Done::Well)
+    // What only lacks signatures is as it should be.
+    Ok(if matches!(verdict, Err(ChainError::BadSignature { .. })) { Done::Negative } else { Done::Well })
 }
 
 /// Says what a proposed configuration changes, and who signed it.
 fn describe(chain: &Chain, proposed: &SignedConfiguration) {
-    let next = &proposed.configuration;
-    out!("configuration {} ({}), after {}", next.version, hex::encode(next.digest(chain.id())), chain.version());
-    for line in difference(chain.newest(), next) {
-        out!("  {line}");
-    }
-    let signers = signers(chain, proposed);
+    describe_changes(chain, &proposed.configuration);
+    let signers = signers(chain, &with_good_signatures(chain, proposed));
     let needed = chain.newest().operators.needed;
     out!(
         "signed by {} of {needed} operators needed{}",
         signers.len(),
         signers.iter().map(|name| format!("\n  {name}")).collect::<String>()
     );
+}
+
+fn describe_changes(chain: &Chain, next: &Configuration) {
+    out!("configuration {} ({}), after {}", next.version, hex::encode(next.digest(chain.id())), chain.version());
+    for line in difference(chain.newest(), next) {
+        out!("  {}", tame(&line, LINE_LETTERS_MAX));
+    }
+}
+
+/// The same without signatures that are bad; says how many are.
+fn with_good_signatures(chain: &Chain, proposed: &SignedConfiguration) -> SignedConfiguration {
+    // A signature counts by itself or not at all.
+    let is_bad = |signature: &(u16, [u8; 64])| {
+        let one = SignedConfiguration { configuration: proposed.configuration.clone(), signatures: vec![*signature] };
+        matches!(chain.check(&one), Err(ChainError::BadSignature { .. }))
+    };
+    let mut good = proposed.clone();
+    good.signatures.retain(|signature| !is_bad(signature));
+    let bad = proposed.signatures.len() - good.signatures.len();
+    if bad > 0 {
+        out!("signatures that are bad, and count for nothing: {bad}");
+    }
+    good
 }
 
 fn signers(chain: &Chain, signed: &SignedConfiguration) -> Vec<String> {
@@ -249,11 +278,35 @@ fn read(file: &Path, chain: &Chain) -> Result<SignedConfiguration, Failure> {
     let opened =
         File::open(file).map_err(|error| Failure::wrong(format!("the configuration cannot be read: {error}")).at(file.display()))?;
     opened.take(CONFIGURATION_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).attempt("read the configuration", file.display())?;
-    SignedConfiguration::read(bytes.into(), chain.id()).map_err(|error| {
+    let proposed = SignedConfiguration::read(bytes.into(), chain.id()).map_err(|error| {
         Failure::wrong(format!("this is no proposed configuration of this cluster: {error}"))
             .at(file.display())
             .help("name a file that `bezant config propose` wrote")
-    })
+    })?;
+    if is_of_another_cluster(chain, &proposed.configuration) {
+        return Err(Failure::wrong("this proposal is for another cluster: it lists no replica, client or operator of this one")
+            .at(file.display())
+            .help("name the folder of the cluster that it is for: --cluster DIR"));
+    }
+    refuse_other_text(chain.newest(), &proposed.configuration, file)?;
+    Ok(proposed)
+}
+
+/// Whether `next` has no key of any configuration that is known here. It does not say which cluster it is for, but keys are drawn at random.
+fn is_of_another_cluster(chain: &Chain, next: &Configuration) -> bool {
+    let listed: BTreeSet<[u8; 32]> = next.keys().collect();
+    !chain.configurations().rev().any(|known| known.keys().any(|key| listed.contains(&key)))
+}
+
+/// Refuses new addresses that are none: whatever stands there is shown to the operators who are to sign it.
+fn refuse_other_text(before: &Configuration, next: &Configuration, file: &Path) -> Result<(), Failure> {
+    let known: BTreeSet<&String> = before.replicas.iter().flatten().flat_map(|holder| [&holder.address, &holder.http]).collect();
+    for address in next.replicas.iter().flatten().flat_map(|holder| [&holder.address, &holder.http]) {
+        if !known.contains(address) {
+            init::address_from_text(address).map_err(|what| Failure::wrong(what).at(file.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a file so that a reader finds all of it, or what was there before.
@@ -266,11 +319,17 @@ fn write(file: &Path, signed: &SignedConfiguration) -> Result<(), Failure> {
     written.and_then(|()| fs::rename(&new, file)).attempt("write the configuration", file.display())
 }
 
+/// Whether there is such a file, and it holds something else than `bytes`.
+fn holds_other(file: &Path, bytes: &[u8]) -> bool {
+    let is_as_long = fs::metadata(file).is_ok_and(|found| found.len() == bytes.len() as u64);
+    file.exists() && !(is_as_long && fs::read(file).is_ok_and(|found| found == bytes))
+}
+
 fn propose(args: &ProposeArgs) -> Result<Done, Failure> {
-    let topology = args.place.topology()?;
+    let topology = args.at.topology()?;
     if !node::changes_while_running(topology.engine) {
         return Err(Failure::wrong(format!("a cluster of {} cannot be changed while it runs", topology.engine.name))
-            .at(args.place.cluster.display())
+            .at(args.at.cluster.display())
             .help("stop all of it, change cluster.toml in every folder, and start it again"));
     }
     let chain = &topology.chain;
@@ -303,42 +362,56 @@ fn propose(args: &ProposeArgs) -> Result<Done, Failure> {
     if changes.is_empty() {
         return Err(Failure::wrong("it would change nothing").at(args.out.display()));
     }
+    refuse_other_text(before, &next, args.edited.as_deref().unwrap_or(&args.out))?;
     chain.check_unsigned(&next).map_err(|error| refused(&error, args.edited.as_deref().unwrap_or(&args.out)))?;
     let proposed = SignedConfiguration { configuration: next, signatures: Vec::new() };
     if proposed.to_bytes().len() > CONFIGURATION_BYTES_MAX {
         return Err(Failure::wrong(format!("a configuration may take {CONFIGURATION_BYTES_MAX} bytes"))
             .help("list fewer clients, or shorter prefixes"));
     }
+    if holds_other(&args.out, &proposed.to_bytes()) {
+        return Err(Failure::wrong("this file exists already, and may be a proposal that operators have signed")
+            .at(args.out.display())
+            .help("name another file, or remove this one if it is of no use any more"));
+    }
     write(&args.out, &proposed)?;
     describe(chain, &proposed);
-    let out = args.out.display();
-    eprintln!("{out} is proposed. Next: each operator signs it, with: bezant config sign {out} --key KEY-FOLDER");
+    let (out, first) = (args.out.display(), args.at.cluster.join("operator"));
+    let key = if first.join("key").exists() { first.display().to_string() } else { "KEY-FOLDER".to_owned() };
+    eprintln!("{out} is proposed. Next: each operator signs it, with its own key: bezant config sign {out} --key {key}");
     Ok(Done::Well)
 }
 
 fn refused(error: &ChainError, place: &Path) -> Failure {
     let failure = Failure::wrong(error.to_string()).at(place.display());
     match error {
+        // What comes before it is what cluster.toml says.
+        ChainError::OtherBefore { version: 1 } => {
+            failure.help("it is for another cluster, or cluster.toml is not the same here as where it was proposed")
+        }
         ChainError::Old { .. } | ChainError::OtherBefore { .. } | ChainError::Fork(_) => {
             failure.help("propose it anew, after the newest one: bezant config propose")
         }
-        ChainError::Early { .. } => failure.help("bring this folder up to date first: run any client command with it"),
+        ChainError::Early { .. } => failure.help(
+            "bring this folder up to date first: run any client command with it. If the cluster itself knows no more, the proposal is for another",
+        ),
         ChainError::TooFew { .. } => failure.help("let more operators sign it: bezant config sign"),
         _ => failure,
     }
 }
 
 fn sign(args: &SignArgs) -> Result<Done, Failure> {
-    let topology = args.place.topology()?;
+    let topology = args.at.topology()?;
     let chain = &topology.chain;
-    let mut proposed = read(&args.file, chain)?;
+    let proposed = read(&args.file, chain)?;
     chain.check_unsigned(&proposed.configuration).map_err(|error| refused(&error, &args.file))?;
     let key = args.key.join("key");
-    let secret = runtime::tls::read_private_key(&key).map_err(|error| Failure::wrong(error.to_string()).at(key.display()))?;
+    let secret = runtime::tls::read_private_key(&key).map_err(|error| no_key(&error, &key))?;
     let Some(signature) = proposed.configuration.sign(chain.id(), &chain.newest().operators, &secret) else {
         return Err(Failure::wrong(format!("this key is none of an operator of configuration {}", chain.version())).at(key.display()));
     };
-    describe(chain, &proposed);
+    describe_changes(chain, &proposed.configuration);
+    let mut proposed = with_good_signatures(chain, &proposed);
     remember_signing(&args.key, chain, &proposed.configuration)?;
     proposed.add(signature);
     write(&args.file, &proposed)?;
@@ -352,13 +425,24 @@ fn sign(args: &SignArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
+fn no_key(error: &IdentityError, place: &Path) -> Failure {
+    match error {
+        IdentityError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
+            Failure::wrong("there is no operator's key here").at(place.display()).help(
+                "name the folder that holds one: `bezant init` made the first in DIR/operator, unless it was moved; `bezant key new --operator` makes others",
+            )
+        }
+        _ => Failure::wrong(error.to_string()).at(place.display()),
+    }
+}
+
 /// Writes down, beside the key, what it is about to sign; refuses a second configuration of the same version. That two configurations of one version
 /// are never both signed by enough rests on this.
 fn remember_signing(folder: &Path, chain: &Chain, next: &Configuration) -> Result<(), Failure> {
     let path = folder.join("signed");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(Failure::failed(format!("what this key has signed cannot be read: {error}")).at(path.display())),
     };
     let (begin, digest) = (format!("{} {} ", chain.id(), next.version), hex::encode(next.digest(chain.id())));
@@ -382,25 +466,25 @@ fn remember_signing(folder: &Path, chain: &Chain, next: &Configuration) -> Resul
 }
 
 fn apply_offline(args: &ApplyArgs) -> Result<Done, Failure> {
-    let file = args.place.cluster.join("cluster.toml");
+    let file = args.at.cluster.join("cluster.toml");
     let mut topology = Topology::load(&file, ENGINES)?;
     let next = read(&args.file, &topology.chain)?;
     topology.chain.extend(next).map_err(|error| refused(&error, &args.file))?;
     let path = chain_file(&file);
     write_chain(&path, &topology.chain).attempt("write the configurations", path.display())?;
-    eprintln!("{} knows configuration {}", args.place.cluster.display(), topology.chain.version());
+    eprintln!("{} knows configuration {}", args.at.cluster.display(), topology.chain.version());
     Ok(Done::Well)
 }
 
 async fn apply(args: &ApplyArgs) -> Result<Done, Failure> {
-    let config = bezant_client::load(&args.place.cluster)?;
+    let config = bezant_client::load(&args.at.cluster)?;
     let topology = config.topology.clone();
     let client = bezant_client::connect(config).await.map_err(Failure::from)?;
     let outcome = hand_over(args, &topology, &client).await;
     let chain = client.chain();
     client.close().await;
     // The cluster's own folder learns of it too, for whoever starts replicas there.
-    let own = args.place.cluster.join("cluster.toml");
+    let own = args.at.cluster.join("cluster.toml");
     if own.exists() && chain.version() > 0 {
         let path = chain_file(&own);
         write_chain(&path, &chain).attempt("write the configurations", path.display())?;
@@ -492,7 +576,7 @@ async fn refuse_while_others_are_out(topology: &Topology, before: &Configuration
 }
 
 fn history(args: &HistoryArgs) -> Result<Done, Failure> {
-    let topology = args.place.topology()?;
+    let topology = args.at.topology()?;
     let chain = &topology.chain;
     let all: Vec<&Configuration> = chain.configurations().collect();
     let mut listed = vec![json!({"version": 0, "digest": hex::encode(all[0].digest(chain.id()))})];
@@ -507,7 +591,7 @@ fn history(args: &HistoryArgs) -> Result<Done, Failure> {
             continue;
         }
         out!("{} ({digest}) signed by {}", next.version, by.join(", "));
-        changes.iter().for_each(|line| out!("  {line}"));
+        changes.iter().for_each(|line| out!("  {}", tame(line, LINE_LETTERS_MAX)));
     }
     if args.json {
         out!("{}", json!({ "configurations": listed }));
@@ -516,7 +600,7 @@ fn history(args: &HistoryArgs) -> Result<Done, Failure> {
 }
 
 fn join(args: &JoinArgs) -> Result<Done, Failure> {
-    let topology = args.place.topology()?;
+    let topology = args.at.topology()?;
     let (cluster, chain) = (&topology.cluster, &topology.chain);
     let key = args.key.join("key");
     let secret = runtime::tls::read_private_key(&key).map_err(|error| Failure::wrong(error.to_string()).at(key.display()))?;
@@ -524,7 +608,7 @@ fn join(args: &JoinArgs) -> Result<Done, Failure> {
     let client = cluster.clients().iter().find(|(_, permission)| permission.public_key == secret.public()).map(|(client, _)| *client);
     let folder = &args.folder;
     init::refuse_occupied(folder)?;
-    let first = fs::read_to_string(args.place.cluster_toml()).attempt("read the file", args.place.cluster_toml().display())?;
+    let first = fs::read_to_string(args.at.cluster_toml()).attempt("read the file", args.at.cluster_toml().display())?;
     fs::create_dir_all(folder).attempt("make the folder", folder.display())?;
     let name = match (replica, client) {
         (Some(replica), _) => {

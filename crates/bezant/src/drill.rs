@@ -27,7 +27,7 @@ pub enum DrillCommand {
     Corrupt(CorruptArgs),
     /// Flips a bit in a value that a running replica holds, silently, where the cluster was made with --drills
     #[command(after_help = "Examples:\n\
-        \x20 bezant init ./trial --drills && bezant up --cluster ./trial\n\
+        \x20 bezant init ./trial --drills && bezant up ./trial\n\
         \x20 bezant drill flip --cluster ./trial s0-r1 account/7\n\n\
         The replica notices, says so in its log, `bezant status`, /health and the metric bezant_divergences_total, and takes over what the others\n\
         have. `bezant evidence ./trial/s0-r1` shows what it kept of that.")]
@@ -132,5 +132,5 @@ pub fn show(folder: &Path, is_json: bool) -> Result<Done, Failure> {
             out!("nothing was ever noticed to be wrong here");
         }
     }
-    Ok(if found.is_empty() { Done::Well } else { Done::Missing })
+    Ok(if found.is_empty() { Done::Well } else { Done::Negative })
 }

@@ -5,7 +5,7 @@ pub mod divergences;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -20,10 +20,17 @@ use types::ClientId;
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
+use crate::output::tame;
+use crate::receipt::public_topology;
 
 /// The most files in a folder of evidence, and the most about one member: the first ones say more than one more would.
 const EVIDENCE_MAX: usize = 256;
 const EVIDENCE_OF_ONE_MAX: usize = 4;
+/// No record is longer: two configurations, in hexadecimal digits, take the most.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+/// So much is shown of what a record says.
+const WHO_LETTERS_MAX: usize = 64;
+const WHAT_LETTERS_MAX: usize = 400;
 /// So many records wait to be written, at most. What is beyond that is counted and logged, and not kept.
 const WAITING_MAX: usize = 16;
 const PREFIX: &str = "lie-";
@@ -166,13 +173,15 @@ pub fn now_ms() -> u64 {
 fn keep(folder: &Path, record: &Record) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let known = list(folder)?;
-    let of_one = known.found.iter().filter(|(_, other)| other.who == record.who).count();
+    let of_member = known.found.iter().filter(|(_, other)| other.who == record.who);
+    // What is lifted keeps nobody away, and neither does what another key did.
+    let of_one = of_member.clone().filter(|(_, other)| other.key == record.key && !other.is_lifted).count();
     // An earlier process may have kept the same proof.
     let is_kept = record.proof.is_some() && known.found.iter().any(|(_, other)| other.proof == record.proof);
     if known.files() >= EVIDENCE_MAX || of_one >= EVIDENCE_OF_ONE_MAX || is_kept {
         return Ok(());
     }
-    write(&folder.join(format!("{PREFIX}{}-{}-{}.json", record.time_ms, record.who, of_one)), &record.to_json())
+    write(&folder.join(format!("{PREFIX}{}-{}-{}.json", record.time_ms, record.who, of_member.count())), &record.to_json())
 }
 
 /// Writes a record so that whoever reads it finds all of it.
@@ -207,7 +216,9 @@ impl<T> Listed<T> {
 
 fn read<T>(path: &Path, from_json: fn(&Value) -> Option<T>) -> io::Result<T> {
     let none = || io::Error::other("it is no evidence");
-    let json: Value = serde_json::from_slice(&fs::read(path)?).map_err(|_| none())?;
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    let json: Value = serde_json::from_slice(&bytes).map_err(|_| none())?;
     from_json(&json).ok_or_else(none)
 }
 
@@ -273,8 +284,7 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
     }
     let own = if is_replica { Some(NodeConfig::load(&args.path, ENGINES)?) } else { None };
     let topology = match (&args.cluster, &own) {
-        (Some(path), _) if path.is_dir() => Some(Topology::load(&path.join("cluster.toml"), ENGINES)?),
-        (Some(path), _) => Some(Topology::load(path, ENGINES)?),
+        (Some(path), _) => Some(public_topology(path)?),
         (None, Some(own)) => Some(own.topology.clone()),
         (None, None) => None,
     };
@@ -310,25 +320,30 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
         out!("{}", json!({ "evidence": evidence, "divergences": divergences::to_json(&wrong), "unreadable": not_read }));
     } else {
         for ((path, record), checked) in found.iter().zip(&checked) {
-            let about = record.transaction.as_ref().map(|transaction| format!(" (transaction {transaction})")).unwrap_or_default();
-            out!("{}: {}: {}{about}", path.display(), record.who, record.what);
+            let about = record.transaction.as_ref().map(|transaction| format!(" (transaction {})", tame(transaction, WHO_LETTERS_MAX)));
+            // Anybody may have written the file.
+            let (who, what) = (tame(&record.who, WHO_LETTERS_MAX), tame(&record.what, WHAT_LETTERS_MAX));
+            out!("{}: {who}: {what}{}", path.display(), about.unwrap_or_default());
             match checked {
                 Some(Ok(version)) => out!("  proven by its signatures, by the keys of configuration {version}"),
                 Some(Err(why)) => out!("  its signatures prove nothing: {why}"),
                 None if record.proof.is_some() => out!("  signed; --cluster checks it"),
+                None if client(&record.who).is_none() => {
+                    out!("  not signed, and so it proves nothing: whatever is said of others than clients is signed")
+                }
                 None => out!("  not signed: this replica alone knows it, from the member's own connection"),
             }
             if record.key.is_some() {
                 let state =
                     if record.is_lifted { "taken in again from the next start on" } else { "refused here as long as it has that key" };
-                out!("  {}: {state}", record.who);
+                out!("  {who}: {state}");
             }
         }
         divergences::print(&wrong);
         for (path, error) in &unreadable {
             out!("{}: it cannot be read, and counts for nothing: {error}", path.display());
         }
-        if found.is_empty() && unreadable.is_empty() {
+        if found.is_empty() && unreadable.is_empty() && wrong.is_empty() {
             out!("nobody was ever seen to lie here");
         }
     }
@@ -338,7 +353,7 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
             .at(args.path.display())
             .help("they were changed, or are of another cluster: check them with the cluster.toml of their own"));
     }
-    Ok(if found.is_empty() && unreadable.is_empty() { Done::Well } else { Done::Missing })
+    Ok(if found.is_empty() && unreadable.is_empty() && wrong.is_empty() { Done::Well } else { Done::Negative })
 }
 
 /// What comes of checking what is signed of `record`, if anything is and there is something to check it by.
@@ -359,7 +374,8 @@ fn check(record: &Record, topology: Option<&Topology>) -> Option<Result<u64, Str
 /// By the keys of which configuration a replica's lie is proven, and whether that is what the file says.
 fn check_lie(record: &Record, bytes: Vec<u8>, topology: &Topology) -> Result<(u64, bool), String> {
     let lie = verify_lie(&bytes.into(), topology)?;
-    let is_same = lie.who.to_string() == record.who && Some(hex::encode(lie.transaction.0)) == record.transaction;
+    let is_same =
+        lie.who.to_string() == record.who && lie.what == record.what && Some(hex::encode(lie.transaction.0)) == record.transaction;
     Ok((lie.configuration, is_same))
 }
 
@@ -408,6 +424,16 @@ mod tests {
             keep(&folder, &record("c7", time)).expect("it can be written");
         }
         assert_eq!(found(&folder).len(), EVIDENCE_OF_ONE_MAX);
+        // What does not speak against its present key takes no room from what does.
+        let (present, at) = (tempfile::tempdir().expect("a folder"), 2 * EVIDENCE_OF_ONE_MAX as u64);
+        for time in 0..at {
+            let earlier = Some("08".repeat(32));
+            let (key, is_lifted) = if time % 2 == 0 { (earlier, false) } else { (record("c7", time).key, true) };
+            let name = present.path().join(format!("{PREFIX}{time}-c7-0.json"));
+            write(&name, &Record { key, is_lifted, ..record("c7", time) }.to_json()).expect("it can be written");
+        }
+        keep(present.path(), &record("c7", at)).expect("it can be written");
+        assert_eq!(refused(present.path()).expect("it can be read").get(&ClientId(7)), Some(&[7; 32]));
         let other = tempfile::tempdir().expect("a folder");
         for time in 0..2 {
             keep(other.path(), &Record { proof: Some("01".to_owned()), ..record("s0-r1", time) }).expect("it can be written");

@@ -6,20 +6,30 @@ use std::process::ExitCode;
 use client::{Advice, ConnectError, Refusal};
 use config::ConfigError;
 
+use crate::output::tame;
+
+/// Of what failed so much is shown at most: it may quote what was asked, however long that is.
+const LETTERS_MAX: usize = 4_096;
+const LINES_MAX: usize = 64;
+const START_IT: &str = "see who is up with `bezant status`; start a cluster with `bezant up DIR` or `bezant dev`";
+
+/// How a replica refuses whose key is no member's.
+const NO_MEMBER: &str = "is not a member of cluster";
+
 /// How a command that did not fail ends. `grep` made the convention: 1 says that nothing was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// Exit code 0.
     Well,
-    /// Exit code 1: a key has no value, or a replica is down.
-    Missing,
+    /// Exit code 1: done, and the answer is no.
+    Negative,
 }
 
 impl From<Done> for ExitCode {
     fn from(done: Done) -> Self {
         match done {
             Done::Well => Self::SUCCESS,
-            Done::Missing => Self::from(1),
+            Done::Negative => Self::from(1),
         }
     }
 }
@@ -79,14 +89,20 @@ impl Failure {
     }
 }
 
+/// Text of several lines, of which some may be what somebody else wrote.
+fn tame_lines(text: &str) -> String {
+    let lines = text.split('\n').take(LINES_MAX).map(|line| tame(line, LETTERS_MAX));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 impl Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "error: {}", self.what)?;
+        write!(formatter, "error: {}", tame_lines(&self.what))?;
         if let Some(place) = &self.place {
-            write!(formatter, "\n  at: {place}")?;
+            write!(formatter, "\n  at: {}", tame(place, LETTERS_MAX))?;
         }
         if let Some(help) = &self.help {
-            write!(formatter, "\n  help: {help}")?;
+            write!(formatter, "\n  help: {}", tame_lines(help))?;
         }
         Ok(())
     }
@@ -127,6 +143,16 @@ impl From<client::Error> for Failure {
             Advice::RetryAfter { .. } => {
                 Self::failed(error.to_string()).help("what tries again by itself does so within `retry_timeout_ms` of client.toml")
             }
+            // Whoever asks for the same again hears the same.
+            Advice::GiveUp
+                if matches!(
+                    error,
+                    client::Error::NotPermitted(_)
+                        | client::Error::Refused(Refusal::NotPermitted | Refusal::ClientLimit { .. })
+                ) =>
+            {
+                Self::wrong(error.to_string())
+            }
             Advice::GiveUp => Self::failed(error.to_string()),
         }
     }
@@ -140,8 +166,20 @@ impl From<ConnectError> for Failure {
             }
             ConnectError::NotTheCluster { .. } => Self::wrong(error.to_string())
                 .help("another cluster runs on these ports: stop it, or take other addresses in cluster.toml and node.toml"),
-            _ => Self::failed(error.to_string())
-                .help("see who is up with `bezant status`; start a cluster with `bezant up DIR` or `bezant dev`"),
+            ConnectError::TooFew { detail, .. } => match refuses_member(detail) {
+                Some(one) => Self::wrong(format!("every replica that answers refuses this client's key; {one}")).help(
+                    "it was taken out, and only operators can bring it back; or its key was changed: bezant key use NEW-KEY FOLDER --rotate",
+                ),
+                None => Self::failed(error.to_string()).help(START_IT),
+            },
+            _ => Self::failed(error.to_string()).help(START_IT),
         }
     }
+}
+
+/// What the first replica said, where each that has said why it does not serve a client, and there are several, knows nobody by its key.
+fn refuses_member(detail: &str) -> Option<&str> {
+    let refused: Vec<&str> = detail.lines().filter(|line| line.contains(" refuses: ")).collect();
+    let is_agreed = refused.len() > 1 && refused.iter().all(|line| line.contains(NO_MEMBER));
+    refused.first().filter(|_| is_agreed).map(|line| line.trim())
 }

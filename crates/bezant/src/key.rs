@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bezant_client::ENGINES;
 use clap::{Args, Subcommand};
-use config::{Config, NodeConfig, Topology};
+use config::{Config, NodeConfig, Topology, chain_file, write_chain};
 use crypto::SecretKey;
 use types::{Cluster, ReplicaId};
 
@@ -31,7 +31,8 @@ pub enum KeyCommand {
     /// Puts a key into the folder that `bezant init --members` made for its owner
     #[command(after_help = "Examples:\n\
         \x20 bezant key use my-key cluster/s0-r3 && bezant node cluster/s0-r3\n\
-        \x20 bezant key use new-key cluster/s0-r3 --rotate")]
+        \x20 bezant key use new-key cluster/s0-r3 --rotate\n\
+        \x20 bezant key use new-key client-7 --rotate --from cluster")]
     Use(UseArgs),
 }
 
@@ -75,13 +76,16 @@ pub struct UseArgs {
     /// Put it in the place of the member's earlier key. A replica's may be put there before the operators change it: the replica goes on with it when they do
     #[arg(long)]
     rotate: bool,
+    /// With --rotate: a folder that knows newer configurations than FOLDER, with its `cluster.toml` and `configurations`; by default the one in which FOLDER lies
+    #[arg(long, value_name = "DIR", requires = "rotate")]
+    from: Option<PathBuf>,
 }
 
 /// Carries out `bezant key`.
 pub fn run(command: &KeyCommand) -> Result<Done, Failure> {
     match command {
         KeyCommand::New(args) => new(args),
-        KeyCommand::Use(args) if args.rotate => rotate(&args.key, &args.folder),
+        KeyCommand::Use(args) if args.rotate => rotate(args),
         KeyCommand::Use(args) => put(&args.key, &args.folder),
     }
 }
@@ -112,9 +116,10 @@ fn new(args: &NewArgs) -> Result<Done, Failure> {
 }
 
 /// Puts a new key in the place of the earlier one, or, in a replica's folder, leaves it until a configuration names it.
-fn rotate(key: &Path, folder: &Path) -> Result<Done, Failure> {
-    let secret = read_secret(&key.join("key"))?;
-    let topology = Topology::load(&folder.join("cluster.toml"), ENGINES)?;
+fn rotate(args: &UseArgs) -> Result<Done, Failure> {
+    let folder = args.folder.as_path();
+    let secret = read_secret(&args.key.join("key"))?;
+    let topology = brought_forward(folder, args.from.as_deref())?;
     let own = folder.join("key");
     if is_in_place(folder) && read_secret(&own)?.public() == secret.public() {
         return Err(Failure::wrong("this key is in its place already").at(own.display()));
@@ -125,10 +130,43 @@ fn rotate(key: &Path, folder: &Path) -> Result<Done, Failure> {
         None => {
             return Err(Failure::wrong("no configuration that is known here lists this key for a member of this kind")
                 .at(folder.display())
-                .help("apply the configuration that names the new key first; a folder whose member does not run learns of it by bezant config apply --offline"));
+                .help(
+                    "apply the configuration that names the new key first; where it is applied, name a folder that knows it: --from DIR",
+                ));
         }
     }
     Ok(Done::Well)
+}
+
+/// What `folder` knows of its cluster, once it has taken over what the folder `from` knows beyond that: a member whose key was changed while it did not run is
+/// told of nothing any more.
+///
+/// # Errors
+/// When a file cannot be read or written, or the two follow different configurations.
+pub fn brought_forward(folder: &Path, from: Option<&Path>) -> Result<Topology, Failure> {
+    let own = folder.join("cluster.toml");
+    let mut topology = Topology::load(&own, ENGINES)?;
+    let other = match from {
+        Some(from) => Topology::load(&from.join("cluster.toml"), ENGINES)?,
+        None => match Topology::load(&folder.join("../cluster.toml"), ENGINES) {
+            Ok(around) if around.cluster.id() == topology.cluster.id() => around,
+            _ => return Ok(topology),
+        },
+    };
+    if other.cluster.id() != topology.cluster.id() {
+        return Err(Failure::wrong("this is another cluster's folder").at(from.unwrap_or(folder).display()));
+    }
+    let missing = other.chain.after(topology.chain.version()).to_vec();
+    if missing.is_empty() {
+        return Ok(topology);
+    }
+    for next in missing {
+        topology.chain.extend(next).map_err(|error| Failure::wrong(error.to_string()).at(from.unwrap_or(folder).display()))?;
+    }
+    let path = chain_file(&own);
+    write_chain(&path, &topology.chain).attempt("write the configurations", path.display())?;
+    eprintln!("{} knows configuration {}", folder.display(), topology.chain.version());
+    Ok(Topology::load(&own, ENGINES)?)
 }
 
 /// Whether the member of this folder can begin with the key that is there.

@@ -1,8 +1,9 @@
 //! `bezant`: makes clusters, runs their replicas, and speaks to them.
 //!
 //! The program is a library with two binaries: `bezant`, the product, is this crate's own, and `bezant-lab` adds commands for
-//! experiments to the same ones. Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 nothing
-//! there (a key has no value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
+//! experiments to the same ones. Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 done, and the
+//! answer is no (a key has no value, a replica is down, evidence was found); 2 what was asked or configured is wrong; 3 it could not be
+//! done.
 
 mod as_of;
 mod audit;
@@ -33,8 +34,10 @@ mod status;
 mod up;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::Subcommand;
+use runtime::frame::FRAME_VERSION;
 
 use failure::{Done, Failure};
 
@@ -43,7 +46,11 @@ use failure::{Done, Failure};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// What every command line of ours says at the end of its help.
-pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 nothing there; 2 what was asked or configured is wrong; 3 it could not be done.";
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 done, and the answer is no (nothing there, a replica down, evidence found);\n\
+    2 what was asked or configured is wrong; 3 it could not be done.";
+
+/// What `--version` says: which build it is, and which others it understands.
+pub static VERSION: LazyLock<String> = LazyLock::new(|| format!("{} (frame version {FRAME_VERSION})", env!("CARGO_PKG_VERSION")));
 
 /// What the program can be asked to do.
 #[derive(Debug, Subcommand)]
@@ -73,8 +80,8 @@ pub enum Command {
     Down(up::DownArgs),
     #[command(after_help = "Example:\n\
         \x20 bezant rebuild bezant-data/s0-r3 && bezant up bezant-data\n\n\
-        No more than f replicas of a shard may be rebuilt at a time. It takes a minute at least, and until it is done the shard has one fault\n\
-        less to give.")]
+        No more than f replicas of a shard may be rebuilt at a time. By the usual settings it takes 36 s at least, and until it is done the\n\
+        shard has one fault less to give.")]
     Rebuild(rebuild::RebuildArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant get account/1\n\
@@ -128,8 +135,11 @@ pub enum Command {
         It makes nodes below /bezant-bench, and removes them again."
     )]
     BenchZookeeper(::bench::zookeeper::ZookeeperArgs),
-    #[command(after_help = "Example:\n\
-        \x20 printf 'dataDir=/var/zk\\nclientPort=2181\\n' > zoo.cfg && bezant zookeeper --config zoo.cfg")]
+    #[command(after_help = "Examples:\n\
+        \x20 printf 'dataDir=/var/zk\\nclientPort=2181\\n' > zoo.cfg && bezant zookeeper --config zoo.cfg\n\
+        \x20 bezant zookeeper --make-key /etc/bezant/server-1.pem\n\n\
+        Servers know one another by their keys. Each has a file of its own, named by bezant.key in its zoo.cfg; the public keys of all stand\n\
+        in every zoo.cfg as bezant.server.N, beside the server.N lines. --make-key writes such a file, and prints the public key.")]
     Zookeeper(standalone::ZookeeperArgs),
     #[command(subcommand, about = "Compares replicas, to find the one whose state is wrong")]
     Audit(audit::AuditCommand),
@@ -143,7 +153,7 @@ pub enum Command {
         \x20 bezant evidence bezant-data/s0-r2 --lift c7\n\
         \x20 bezant evidence /var/zk\n\n\
         What is signed is checked with nothing but the cluster's public keys. Ends with exit code 1 when there is any\n\
-        evidence, and 2 when a piece of it proves nothing, and says why."
+        evidence, also of a replica's own wrong state, and 2 when a piece of it proves nothing, and says why."
     )]
     Evidence(evidence::EvidenceArgs),
 }

@@ -5,14 +5,17 @@ use std::io::{ErrorKind, IsTerminal as _, Write as _, stdout};
 
 /// The exit code of a program that SIGPIPE ended, which is what shells expect of one whose reader has gone.
 const READER_GONE: i32 = 141;
+/// The exit code where the result could not be written: it could not be done.
+const NOT_WRITTEN: i32 = 3;
 
 /// Writes a line. Where nobody reads any more, as after `| head`, the program ends without a word.
 pub fn line(text: Arguments<'_>) {
     if let Err(error) = writeln!(stdout(), "{text}") {
-        if error.kind() != ErrorKind::BrokenPipe {
-            eprintln!("error: cannot write to standard output: {error}");
+        if error.kind() == ErrorKind::BrokenPipe {
+            std::process::exit(READER_GONE);
         }
-        std::process::exit(READER_GONE);
+        eprintln!("error: cannot write to standard output: {error}");
+        std::process::exit(NOT_WRITTEN);
     }
 }
 

@@ -1,19 +1,20 @@
 //! `bezant receipt`: keeps the proof of a commit in a file, and checks one.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use bezant_client::{ENGINES, verify_receipt};
+use bezant_client::{ProvenCommit, load_topology, verify_receipt};
 use clap::{Args, Subcommand};
 use client::{Commit, CommitPath};
 use config::Topology;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use types::limits::FRAME_BYTES_MAX;
+use types::{Key, Timestamp, Value};
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::out;
 use crate::statements::json_text;
+use crate::{out, script};
 
 /// Where to keep the receipt of what is committed.
 #[derive(Args, Debug)]
@@ -65,7 +66,8 @@ pub enum ReceiptCommand {
     #[command(after_help = "Example:\n\
         \x20 bezant put account/1 100 --receipt paid.receipt\n\
         \x20 bezant receipt verify paid.receipt --cluster bezant-data/cluster.toml\n\n\
-        Ends with exit code 2 when the receipt proves nothing, and says why.")]
+        It shows the keys and ranges that the transaction read, which version of each key, and what it wrote. Ends with exit code 2 when\n\
+        the receipt proves nothing, and says why.")]
     Verify(VerifyArgs),
 }
 
@@ -86,39 +88,69 @@ pub struct VerifyArgs {
 /// Carries out `bezant receipt`.
 pub fn run(command: &ReceiptCommand) -> Result<Done, Failure> {
     let ReceiptCommand::Verify(args) = command;
-    let is_folder = fs::metadata(&args.cluster).is_ok_and(|found| found.is_dir());
-    let topology = if is_folder { args.cluster.join("cluster.toml") } else { args.cluster.clone() };
-    let topology = Topology::load(&topology, ENGINES)?;
+    let topology = public_topology(&args.cluster)?;
     let (proven, configuration) = verify_receipt(&read(&args.file)?.into(), &topology)
         .map_err(|why| Failure::wrong(why).at(args.file.display()).help("a receipt is checked with the cluster.toml of its own cluster"))?;
-    let id = hex::encode(proven.id.0);
     if args.json {
-        let reads: Vec<String> = proven.reads.iter().map(|key| json_text(key.as_bytes())).collect();
-        let writes = proven.writes.iter().map(
-            |(key, value)| json!({"key": json_text(key.as_bytes()), "value": value.as_ref().map(|value| json_text(value.as_bytes()))}),
-        );
-        let writes: Vec<_> = writes.collect();
-        let timestamp = proven.timestamp.to_string();
-        out!(
-            "{}",
-            json!({"id": id, "timestamp": timestamp, "by": proven.summary, "configuration": configuration, "reads": reads, "writes": writes})
-        );
+        out!("{}", to_json(&proven, configuration));
         return Ok(Done::Well);
     }
-    out!("committed {id} at {} by {}", proven.timestamp, proven.summary);
+    out!("committed {} at {} by {}", hex::encode(proven.id.0), proven.timestamp, proven.summary);
     if topology.chain.version() > 0 {
         out!("by the keys of configuration {configuration}, of {} that are known here", topology.chain.version());
     }
-    for key in &proven.reads {
-        out!("read {key}");
+    for (key, version) in &proven.reads {
+        let key = script::shown(key);
+        match written(*version) {
+            Some(version) => out!("read {key}, version {version}"),
+            None => out!("read {key}, which nobody had written"),
+        }
+    }
+    for range in &proven.ranges {
+        out!("read the range from {} to {}", script::shown(range.low()), script::shown(range.high()));
     }
     for (key, value) in &proven.writes {
+        let key = script::shown(key);
         match value {
             Some(value) => out!("put {key} = {value}"),
             None => out!("delete {key}"),
         }
     }
     Ok(Done::Well)
+}
+
+/// The version, if there was one.
+fn written(version: Timestamp) -> Option<String> {
+    (version != Timestamp::ZERO).then(|| version.to_string())
+}
+
+/// What a receipt proves, for programs.
+fn to_json(proven: &ProvenCommit, configuration: u64) -> Json {
+    let text = |key: &Key| json_text(key.as_bytes());
+    let reads: Vec<Json> = proven.reads.iter().map(|(key, version)| json!({"key": text(key), "version": written(*version)})).collect();
+    let ranges: Vec<Json> = proven.ranges.iter().map(|range| json!({"low": text(range.low()), "high": text(range.high())})).collect();
+    let value = |value: &Option<Value>| value.as_ref().map(|value| json_text(value.as_bytes()));
+    let writes: Vec<Json> = proven.writes.iter().map(|(key, new)| json!({"key": text(key), "value": value(new)})).collect();
+    json!({
+        "id": hex::encode(proven.id.0),
+        "timestamp": proven.timestamp.to_string(),
+        "by": proven.summary,
+        "configuration": configuration,
+        "reads": reads,
+        "ranges": ranges,
+        "writes": writes,
+    })
+}
+
+/// What is public of a cluster, for whoever may have no member's folder of it.
+pub fn public_topology(cluster: &Path) -> Result<Topology, Failure> {
+    let file = if cluster.is_dir() { cluster.join("cluster.toml") } else { cluster.to_path_buf() };
+    if !config::exists(&file)? {
+        return Err(Failure::wrong("there is no cluster.toml here").at(file.display()).help(
+            "name the cluster's cluster.toml, or a folder with it: --cluster PATH. It is all that is needed, and nothing in it is secret",
+        ));
+    }
+    Ok(load_topology(&file)?)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {

@@ -1,6 +1,6 @@
 //! `bezant shell`: statements typed one after another, with history and completion.
 
-use std::io::{BufRead as _, IsTerminal as _, stdin};
+use std::io::{BufRead as _, IsTerminal as _, Read as _, stdin};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::regions::ClientRegions;
 use crate::script::{self, Statement};
-use crate::statements::{self, Reach};
+use crate::statements::{self, Reach, SCRIPT_BYTES_MAX};
 
 /// How many lines the history keeps.
 const HISTORY_LINES_MAX: usize = 10_000;
@@ -102,15 +102,25 @@ fn type_in(handle: &Handle, session: &mut Session) -> Result<Done, Failure> {
         eprintln!("the history could not be kept in {}: {error}", path.display());
     }
     // Said already; the exit code tells how the last line went.
-    Ok(if last == Next::Failed { Done::Missing } else { Done::Well })
+    Ok(if last == Next::Failed { Done::Negative } else { Done::Well })
 }
 
 /// Runs what comes through a pipe or from a file, to its end. It fails if any of it did, and leaves no history.
 fn read_script(handle: &Handle, session: &mut Session) -> Result<Done, Failure> {
-    for line in stdin().lock().lines() {
-        if handle.block_on(session.line(&line.attempt("read a line", "standard input")?)) == Next::Over {
+    let (mut input, mut line) = (stdin().lock(), Vec::new());
+    while input.by_ref().take(SCRIPT_BYTES_MAX + 1).read_until(b'\n', &mut line).attempt("read a line", "standard input")? > 0 {
+        if line.len() as u64 > SCRIPT_BYTES_MAX {
+            let place = format!("standard input, line {}", session.line + 1);
+            return Err(Failure::wrong(format!("a line has more than {} MiB", SCRIPT_BYTES_MAX >> 20)).at(place));
+        }
+        let next = match std::str::from_utf8(&line) {
+            Ok(text) => handle.block_on(session.line(text)),
+            Err(_) => session.no_text(),
+        };
+        if next == Next::Over {
             break;
         }
+        line.clear();
     }
     if session.open.is_some() {
         let failure = Failure::wrong("the script ended within a transaction, which is thrown away").help("end it with commit or abort");
@@ -170,7 +180,19 @@ impl Session {
             }
             _ => {}
         }
-        let Err(failure) = self.statements(text).await else { return Next::Well };
+        match self.statements(text).await {
+            Ok(()) => Next::Well,
+            Err(failure) => self.fail(failure),
+        }
+    }
+
+    /// A line that is no text.
+    fn no_text(&mut self) -> Next {
+        self.line += 1;
+        self.fail(Failure::wrong("this line is not UTF-8").help("write bytes that are no text as 0x…, or take them from a file: @FILE"))
+    }
+
+    fn fail(&mut self, failure: Failure) -> Next {
         eprintln!("{failure}");
         if let Some(open) = &mut self.open {
             open.has_failed = true;

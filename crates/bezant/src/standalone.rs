@@ -15,11 +15,6 @@ use crate::{confine, logs, out};
 /// Serves ZooKeeper's clients from a zoo.cfg until it is asked to stop (SIGTERM or Ctrl-C): by itself, or as one of the servers that its
 /// server.N lines name.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n\
-    \x20 bezant zookeeper --config zoo.cfg\n\
-    \x20 bezant zookeeper --make-key /etc/bezant/server-1.pem\n\n\
-    Servers know one another by their keys. Each has a file of its own, named by bezant.key in its zoo.cfg; the public keys of all stand in every\n\
-    zoo.cfg as bezant.server.N, beside the server.N lines. --make-key writes such a file, and prints the public key.")]
 pub struct ZookeeperArgs {
     /// The file, as ZooKeeper has it
     #[arg(long, value_name = "zoo.cfg", required_unless_present = "make_key")]

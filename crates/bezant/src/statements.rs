@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use client::{AsOf, Client, Commit, CommitPath};
+use config::Config;
 use serde_json::json;
 use tokio::task::JoinSet;
 use types::{Key, Value};
@@ -20,7 +21,7 @@ use crate::regions::ClientRegions;
 use crate::script::{self, Scan, Statement};
 
 /// The longest script that is read: a transaction's keys and values take less, quotes and hexadecimal included.
-const SCRIPT_BYTES_MAX: u64 = 64 << 20;
+pub const SCRIPT_BYTES_MAX: u64 = 64 << 20;
 
 /// Where the cluster is, and how to print.
 #[derive(Args, Debug)]
@@ -67,9 +68,9 @@ pub struct ScanArgs {
     /// The first key after the range
     #[arg(allow_negative_numbers = true)]
     high: String,
-    /// How many keys at most
-    #[arg(long, value_name = "N", default_value_t = script::SCAN_LIMIT)]
-    limit: usize,
+    /// How many keys at most [default: 100]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
     /// From the end of the range: the highest key first
     #[arg(long)]
     reverse: bool,
@@ -143,7 +144,7 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
         }
         None => {
             eprintln!("{} has no value", script::shown(&key));
-            Ok(Done::Missing)
+            Ok(Done::Negative)
         }
     }
 }
@@ -154,7 +155,8 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
     if low >= high {
         return Err(Failure::wrong(script::no_key_between(&low, &high)));
     }
-    if args.limit == 0 {
+    let limit = args.limit.unwrap_or(script::SCAN_LIMIT);
+    if limit == 0 {
         return Err(Failure::wrong(script::NO_LIMIT));
     }
     if args.all {
@@ -163,7 +165,7 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
         client.close().await;
         return if rows? == 0 { Ok(nothing_found(&low, &high)) } else { Ok(Done::Well) };
     }
-    let scan = Scan { low: low.clone(), high: high.clone(), limit: args.limit, reverse: args.reverse };
+    let scan = Scan { low: low.clone(), high: high.clone(), limit, reverse: args.reverse };
     let outcome = once(&args.reach, args.past.as_of, vec![Statement::Scan(scan)]).await?;
     if args.reach.json {
         out!("{}", outcome.to_json());
@@ -173,6 +175,10 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
             if !args.reach.json {
                 print_scan((&low, &high), found);
             }
+            if found.len() == limit && args.limit.is_none() && (!args.reach.json || std::io::stderr().is_terminal()) {
+                let end = if args.reverse { "last" } else { "first" };
+                eprintln!("the {end} {limit} keys; --limit N for more, --all for all");
+            }
             Ok(Done::Well)
         }
         _ => Ok(nothing_found(&low, &high)),
@@ -181,7 +187,7 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
 
 fn nothing_found(low: &Key, high: &Key) -> Done {
     eprintln!("no key from {} to {} has a value", script::shown(low), script::shown(high));
-    Done::Missing
+    Done::Negative
 }
 
 /// Prints the rows of a range as they come; gives how many there were.
@@ -277,7 +283,12 @@ pub fn plain_statements(script: &str) -> Result<Vec<Statement>, Failure> {
 
 /// Reads the client's configuration and connects.
 pub async fn connect(reach: &Reach) -> Result<Client, Failure> {
-    let client = bezant_client::connect(reach.regions.config(&reach.cluster)?).await?;
+    connect_as(reach.regions.config(&reach.cluster)?).await
+}
+
+/// Connects as the client of `config`.
+pub async fn connect_as(config: Config) -> Result<Client, Failure> {
+    let client = bezant_client::connect(config).await?;
     if let Some(warning) = client.clock_warning() {
         eprintln!("warning: {warning}");
     }

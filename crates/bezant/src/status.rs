@@ -1,5 +1,6 @@
 //! `bezant status`: who is up, and how far. Asks every replica's HTTP window; those that do not answer are down.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -47,7 +48,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         asked.spawn(async move {
             let answer = http_client::get(&endpoint.http, "/status").await;
             let answer = answer.and_then(|body| serde_json::from_str::<Value>(&body).map_err(|_| "the answer is not a status".to_owned()));
-            (replica, endpoint.http, answer)
+            (replica, tame(&endpoint.http, WORDS_LETTERS_MAX), answer)
         });
     }
     let mut answers = Vec::with_capacity(topology.endpoints.len());
@@ -68,6 +69,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
     } else {
         out!("{}", render(&answers, line_letters()));
         warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures, topology.chain.version()), &answers);
+        warn_of_settings(&answers);
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
         tell_of_rebuilding(&answers);
@@ -79,7 +81,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         up::warn_of_other_copies(&args.cluster);
         shards(&topology, &answers);
     }
-    Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Missing })
+    Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Negative })
 }
 
 /// Whether that replica of that cluster says this: another cluster's may have its port.
@@ -252,6 +254,30 @@ fn warn_of_differences(here: &Configuration, answers: &[Answer]) {
     }
 }
 
+/// Says which replicas go by a setting that most of the others have otherwise, and all must have alike.
+fn warn_of_settings(answers: &[Answer]) {
+    for name in ["window_ms", "time_bound_ms"] {
+        if let Some(words) = settings_words(name, answers) {
+            eprintln!("{}", wrap(&words, line_letters(), 2));
+        }
+    }
+}
+
+fn settings_words(name: &str, answers: &[Answer]) -> Option<String> {
+    let mut holders: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for (replica, _, answer) in answers {
+        if let Some(value) = answer.as_ref().ok().and_then(|status| status["settings"][name].as_u64()) {
+            holders.entry(value).or_default().push(replica.to_string());
+        }
+    }
+    let most = *holders.iter().max_by_key(|(_, holders)| holders.len())?.0;
+    holders.remove(&most);
+    let others = holders.iter().map(|(value, holders)| format!("{value} at {}", holders.join(", ")));
+    let others: Vec<String> = others.collect();
+    let words = || format!("warning: {name} is {most} at most replicas, and {}: all must have it alike (node.toml)", others.join(", "));
+    (!others.is_empty()).then(words)
+}
+
 /// Says who runs under injected latency.
 fn warn_of_injected_latency(answers: &[Answer]) {
     let apart = answers.iter().filter_map(|(replica, _, answer)| {
@@ -360,6 +386,20 @@ mod tests {
         let words = names(say(json!({"behind": 1, "keys_compared": 5, "keys": 10, "left_seconds": 75})));
         assert_eq!(words, Some(Some("s0-r0 (50 %, about 1m15s left)".to_owned())));
         assert_eq!(names(say(json!({"behind": 1, "keys_compared": 12, "keys": 10}))), Some(Some("s0-r0 (99 %)".to_owned())));
+    }
+
+    #[test]
+    fn a_setting_that_differs_is_named() {
+        let mut answers = answers();
+        let serving = answers[0].2.clone();
+        answers = (0..4).map(|index| (ReplicaId { shard: types::ShardId(0), index }, String::new(), serving.clone())).collect();
+        for (_, _, answer) in &mut answers {
+            answer.as_mut().expect("it answers")["settings"] = json!({"window_ms": 30_000});
+        }
+        assert_eq!(["window_ms", "time_bound_ms"].map(|name| settings_words(name, &answers)), [None, None]);
+        answers[2].2.as_mut().expect("it answers")["settings"]["window_ms"] = json!(60_000);
+        let words = settings_words("window_ms", &answers);
+        assert!(words.is_some_and(|words| words.contains("30000 at most replicas, and 60000 at s0-r2")));
     }
 
     #[test]

@@ -113,16 +113,21 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
-/// A replica that stopped when its key changed may have the new one waiting in its folder.
+/// A replica that did not run while the cluster was changed may have lost its place, or got it under another key, and nobody tells it so who has the change. And
+/// one that stopped when its key changed may have the new one waiting in its folder.
 pub fn take_waiting_keys(folder: &Path) -> Result<(), Failure> {
     let running: Vec<ReplicaId> =
         noted(folder)?.iter().filter(|(_, process, _)| process.is_running()).map(|(replica, ..)| *replica).collect();
     for own in replica_folders(folder)? {
         let name = own.file_name().and_then(|name| replica_from_name(name.to_str()?).ok());
         // One that runs takes it by itself.
-        if !name.is_some_and(|name| running.contains(&name))
-            && let Err(failure) = key::take_waiting_key(&own)
-        {
+        if name.is_some_and(|name| running.contains(&name)) {
+            continue;
+        }
+        if let Err(failure) = key::brought_forward(&own, None) {
+            eprintln!("warning: {} is not told of later configurations: {failure}", own.display());
+        }
+        if let Err(failure) = key::take_waiting_key(&own) {
             eprintln!("warning: the key that waits in {} is left there: {failure}", own.display());
         }
     }

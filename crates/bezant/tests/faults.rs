@@ -358,12 +358,12 @@ fn a_client_that_is_no_member_is_told_so_in_words() {
     let [ours, theirs] = ["bezant-data", "other"].map(|folder| client_key(&place.path(folder)));
     let forged = fs::read_to_string(place.path("mixed/cluster.toml")).expect("read").replace(&ours, &theirs);
     fs::write(place.path("mixed/cluster.toml"), forged).expect("written");
-    let refused = place.run(&["get", "a", "--cluster", "mixed"]).expect(3);
+    let refused = place.run(&["get", "a", "--cluster", "mixed"]).expect(2);
     let sentence = format!(
         "s0-r0 refuses: the key {theirs} is not a member of cluster {}: the certificate belongs to another cluster or was removed",
         cluster_id(&place)
     );
-    refused.says(&sentence).says("only 0 of the 5 replicas needed in every shard could be reached");
+    refused.says(&sentence).says("every replica that answers refuses this client's key");
     eventually("it is counted", || closed(&place, "s0-r0", "unknown_key") > 0);
 
     // Who shows no certificate at all hears it over TLS.

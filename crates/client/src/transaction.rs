@@ -95,8 +95,8 @@ impl Transaction {
     /// Any [`Error`]; a conflict shows at the commit, not here.
     pub async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>, Error> {
         let missing = {
-            let slot = self.slot();
-            let progress = slot.as_ref().ok_or_else(ended)?;
+            let guard = self.progress();
+            let progress = guard.as_ref().ok_or_else(ended)?;
             let mut missing: Vec<Key> = keys.iter().filter(|key| progress.known(key).is_none()).cloned().collect();
             missing.sort_unstable();
             missing.dedup();
@@ -105,12 +105,12 @@ impl Transaction {
         if !missing.is_empty() {
             self.connection.may_read(missing.iter())?;
             self.take_turns(&missing).await?;
-            let place = self.place().await?;
+            let slot = self.next_slot().await?;
             let (timestamp, mode) = (self.take_timestamp(), self.mode);
-            self.read(place, Request::Read { timestamp, keys: missing, mode }).await?;
+            self.read(slot, Request::Read { timestamp, keys: missing, mode }).await?;
         }
-        let slot = self.slot();
-        let progress = slot.as_ref().ok_or_else(ended)?;
+        let guard = self.progress();
+        let progress = guard.as_ref().ok_or_else(ended)?;
         Ok(keys.iter().map(|key| progress.known(key).cloned().flatten()).collect())
     }
 
@@ -138,16 +138,16 @@ impl Transaction {
         self.connection.may_read_range(low, high)?;
         // Its own deletions may take as many out of what the cluster holds.
         let deleted = {
-            let slot = self.slot();
-            let progress = slot.as_ref().ok_or_else(ended)?;
+            let guard = self.progress();
+            let progress = guard.as_ref().ok_or_else(ended)?;
             progress.writes.range(low..high).filter(|(_, value)| value.is_none()).count()
         };
-        let place = self.place().await?;
+        let slot = self.next_slot().await?;
         let (timestamp, mode, asked) = (self.take_timestamp(), self.mode, limit.saturating_add(deleted));
         let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), direction, limit: asked, mode };
-        let found = self.read(place, request).await?;
-        let slot = self.slot();
-        let progress = slot.as_ref().ok_or_else(ended)?;
+        let found = self.read(slot, request).await?;
+        let guard = self.progress();
+        let progress = guard.as_ref().ok_or_else(ended)?;
         // Of what lies behind the last key found, nothing is known.
         let last = found.last().filter(|_| found.len() >= asked);
         let keys = found.iter().chain(progress.writes.range(low..high).map(|(key, _)| key));
@@ -163,39 +163,39 @@ impl Transaction {
         if self.mode.is_read_only() || self.pool.is_some() {
             return Ok(());
         }
-        let has_begun = self.slot().as_ref().ok_or_else(ended)?.has_begun;
+        let has_begun = self.progress().as_ref().ok_or_else(ended)?.has_begun;
         let turns = self.connection.turns();
         let taken = if has_begun { turns.take_at_once(keys) } else { turns.take(keys).await };
-        self.slot().as_mut().ok_or_else(ended)?.turns.extend(taken);
+        self.progress().as_mut().ok_or_else(ended)?.turns.extend(taken);
         Ok(())
     }
 
-    /// A place for its first request.
+    /// A slot for its first request.
     async fn begin_here(&self) -> Result<Slot, Error> {
         self.connection.begin(self.wanted_since.unwrap_or_else(Instant::now)).await
     }
 
-    /// A place for its next request. The first waits its turn while too many are under way, and only then is there a timestamp.
-    async fn place(&self) -> Result<Slot, Error> {
-        let has_begun = self.slot().as_ref().ok_or_else(ended)?.has_begun;
+    /// A slot for its next request. The first waits its turn while too many are under way, and only then is there a timestamp.
+    async fn next_slot(&self) -> Result<Slot, Error> {
+        let has_begun = self.progress().as_ref().ok_or_else(ended)?.has_begun;
         if has_begun {
             return Ok(self.connection.goes_on());
         }
-        let place = self.begin_here().await?;
-        self.slot().as_mut().ok_or_else(ended)?.has_begun = true;
-        Ok(place)
+        let slot = self.begin_here().await?;
+        self.progress().as_mut().ok_or_else(ended)?.has_begun = true;
+        Ok(slot)
     }
 
     /// Asks for a read and takes in what it finds; gives the keys it found something for, in the order of the answer.
-    async fn read(&self, place: Slot, request: Request) -> Result<Vec<Key>, Error> {
+    async fn read(&self, slot: Slot, request: Request) -> Result<Vec<Key>, Error> {
         let is_scan = matches!(request, Request::Scan { .. });
-        let found = match self.connection.ask_in(place, Vec::new(), request).await? {
+        let found = match self.connection.ask_in(slot, Vec::new(), request).await? {
             Some(Ok(Response::Found(found))) => found,
             Some(Err(refusal)) => return Err(self.connection.error(refusal)),
             Some(Ok(_)) | None => return Err(Error::Closed),
         };
-        let mut slot = self.slot();
-        let progress = slot.as_mut().ok_or_else(ended)?;
+        let mut guard = self.progress();
+        let progress = guard.as_mut().ok_or_else(ended)?;
         let keys = if is_scan { found.found.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
         for (key, value) in found.found {
             progress.known.entry(key).or_insert(value);
@@ -205,19 +205,20 @@ impl Transaction {
         Ok(keys)
     }
 
-    /// Writes `value` to `key` when the transaction commits.
+    /// Writes `value` to `key` when the transaction commits. Once it has ended, by its commit or by [`Transaction::abandon`], this does nothing, and
+    /// says nothing.
     pub fn put(&self, key: impl Into<Key>, value: impl Into<Value>) {
         self.write(key.into(), Some(value.into()));
     }
 
-    /// Deletes `key` when the transaction commits.
+    /// Deletes `key` when the transaction commits. Once it has ended, this does nothing, as [`Transaction::put`].
     pub fn delete(&self, key: impl Into<Key>) {
         self.write(key.into(), None);
     }
 
-    /// Writes into an ended transaction are lost with it: its commit has said so, or will.
+    /// Writes into an ended transaction are lost with it.
     fn write(&self, key: Key, value: Option<Value>) {
-        if let Some(progress) = self.slot().as_mut() {
+        if let Some(progress) = self.progress().as_mut() {
             progress.writes.insert(key, value);
         }
     }
@@ -226,7 +227,7 @@ impl Transaction {
     /// read, and once it has ended.
     #[must_use]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        self.slot().as_ref().and_then(|_| self.timestamp.get().copied())
+        self.progress().as_ref().and_then(|_| self.timestamp.get().copied())
     }
 
     fn take_timestamp(&self) -> Timestamp {
@@ -246,7 +247,8 @@ impl Transaction {
     }
 
     async fn commit_untimed(&self) -> Result<Commit, Error> {
-        let Progress { has_begun, known, evidence: reads, has_scanned, writes, mut turns, .. } = self.slot().take().ok_or_else(ended)?;
+        let Progress { has_begun, known, evidence: reads, has_scanned, writes, mut turns, .. } =
+            self.progress().take().ok_or_else(ended)?;
         if self.mode.is_read_only() && !writes.is_empty() {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
@@ -265,9 +267,9 @@ impl Transaction {
             let timestamp = self.take_timestamp();
             return pool.commit(Work::Interactive { timestamp, reads, writes }).await;
         }
-        let place = if has_begun { self.connection.goes_on() } else { self.begin_here().await? };
+        let slot = if has_begun { self.connection.goes_on() } else { self.begin_here().await? };
         let timestamp = self.take_timestamp();
-        match self.connection.ask_in(place, turns, Request::Commit(CommitRequest { timestamp, reads, writes })).await? {
+        match self.connection.ask_in(slot, turns, Request::Commit(CommitRequest { timestamp, reads, writes })).await? {
             Some(Ok(Response::Committed(commit))) => Ok(commit),
             Some(Err(refusal)) => Err(self.connection.error(refusal)),
             Some(Ok(_)) | None => Err(self.connection.error(Refusal::OutcomeUnknown)),
@@ -276,10 +278,10 @@ impl Transaction {
 
     /// Ends the transaction without a trace.
     pub fn abandon(&self) {
-        self.slot().take();
+        self.progress().take();
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Progress>> {
+    fn progress(&self) -> MutexGuard<'_, Option<Progress>> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

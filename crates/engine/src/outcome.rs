@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use types::{Key, Timestamp, TransactionId, Value};
+use types::{Key, KeyRange, Timestamp, TransactionId, Value};
 
 use crate::clock::ClusterClock;
 use crate::opaque::{Evidence, Private};
@@ -138,8 +138,11 @@ pub struct ProvenCommit {
     pub id: TransactionId,
     /// Its place in the serial order.
     pub timestamp: Timestamp,
-    /// The keys it read, in key order.
-    pub reads: Vec<Key>,
+    /// The keys that it read, in key order, each with the version that it saw: its writer's timestamp, or [`Timestamp::ZERO`] where nothing was
+    /// ever written.
+    pub reads: Vec<(Key, Timestamp)>,
+    /// The ranges that it read, in order and apart: in these, no key had a value but those that it read.
+    pub ranges: Vec<KeyRange>,
     /// What it wrote, in key order; `None` where it deleted.
     pub writes: Vec<(Key, Option<Value>)>,
     /// Who vouches for it, in a few words for people.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::core::{StartError, drawn, ms_since, server, wall_ms};
-use crate::member_storage::{MemberStorage, Opened, Place};
+use crate::member_storage::{MemberStorage, Opened, ServerIdentity};
 use crate::repair::Repairs;
 use crate::storage::OpenError;
 
@@ -308,8 +308,9 @@ fn come_back(config: &Config, part: Part, repairs: &mut Repairs, now: Now) -> Re
     let (secret, seed) = drawn()?;
     let tick_ms = part.timeout_ms / TICKS_A_TIMEOUT;
     let options = Options { tick_ms, timeout_ms: part.timeout_ms, ..Options::default() };
-    let place = Place { me: part.me, voters: part.voters, options, profile: config.profile, seed, has_given_up: repairs.has_given_up() };
-    let opened = MemberStorage::open(&config.data, &config.log, config.snapshots_kept, place, time(now))?;
+    let identity =
+        ServerIdentity { me: part.me, voters: part.voters, options, profile: config.profile, seed, has_given_up: repairs.has_given_up() };
+    let opened = MemberStorage::open(&config.data, &config.log, config.snapshots_kept, identity, time(now))?;
     let Opened { storage, replica, state, applied, output, damaged } = opened;
     let server = server(config, state, part.id, secret, now);
     let member = Member::new(member_options(part), replica, server, applied, output, now).map_err(OpenError::Corrupt)?;

@@ -32,7 +32,7 @@ const TAKEN: &str = "taken";
 
 /// Which server opens its folders.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ServerIdentity {
     pub(crate) me: u16,
     pub(crate) voters: u16,
     pub(crate) options: Options,
@@ -70,7 +70,7 @@ pub(crate) struct MemberStorage {
 
 impl MemberStorage {
     /// Opens, or begins, what is kept in these folders.
-    pub(crate) fn open(data: &Path, log: &Path, kept: usize, place: Place, now: Time) -> Result<Opened, OpenError> {
+    pub(crate) fn open(data: &Path, log: &Path, kept: usize, identity: ServerIdentity, now: Time) -> Result<Opened, OpenError> {
         if data.join(ZOOKEEPER).exists() || log.join(ZOOKEEPER).exists() {
             return Err(OpenError::OfZooKeeper(data.to_owned()));
         }
@@ -78,24 +78,24 @@ impl MemberStorage {
         fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
         begin_log(&log_path, &snapshots, OWNER)?;
         let mut log = Store::open(Disk::open(&log_path, OWNER, DiskOptions::default())?, store::Options::default())?;
-        let Newest { found, damaged } = read_newest(&snapshots, place.seed)?;
+        let Newest { found, damaged } = read_newest(&snapshots, identity.seed)?;
         let (applied, state) = match found {
             Some((name, state)) => (Zxid(name.zxid.cast_unsigned()), state),
-            None => (Zxid::default(), State::new(place.profile, place.seed)),
+            None => (Zxid::default(), State::new(identity.profile, identity.seed)),
         };
-        if state.profile() != place.profile {
-            return Err(OpenError::OtherProfile { snapshots, found: state.profile().name(), expected: place.profile.name() });
+        if state.profile() != identity.profile {
+            return Err(OpenError::OtherProfile { snapshots, found: state.profile().name(), expected: identity.profile.name() });
         }
         let order = |source| OpenError::Order { log: log_path.clone(), snapshots: snapshots.clone(), source };
-        let replica = Replica::new(place.me, place.voters, place.options, applied).map_err(order)?;
-        let mut replica = replica.having_given_up(place.has_given_up);
+        let replica = Replica::new(identity.me, identity.voters, identity.options, applied).map_err(order)?;
+        let mut replica = replica.having_given_up(identity.has_given_up);
         while let Some(batch) = log.replay()? {
             for record in batch.records {
                 replica.replay(record).map_err(order)?;
             }
         }
         let mut output = Output::default();
-        replica.begin(now, place.seed, &mut output).map_err(order)?;
+        replica.begin(now, identity.seed, &mut output).map_err(order)?;
         note_log(&log_path, &snapshots)?;
         let log_bytes_at = log.statistics().journal_bytes_written;
         let part = (Zxid::default(), log.current_segment().0);
@@ -108,8 +108,8 @@ impl MemberStorage {
         let snapshots = data.join(SNAPSHOTS);
         let profile = newest(&snapshots, 0)?.map_or_else(Profile::default, |(_, state)| state.profile());
         // Whoever only reads decides nothing: a server that does, and is alone, delivers its log to its end and forgets what is old of it.
-        let place = Place { me: OBSERVER, voters: 1, options: Options::default(), profile, seed: 1, has_given_up: false };
-        let Opened { mut storage, replica, mut state, applied, .. } = Self::open(data, log, usize::MAX, place, Time(0))?;
+        let identity = ServerIdentity { me: OBSERVER, voters: 1, options: Options::default(), profile, seed: 1, has_given_up: false };
+        let Opened { mut storage, replica, mut state, applied, .. } = Self::open(data, log, usize::MAX, identity, Time(0))?;
         for entry in replica.entries_after(applied) {
             let Body::Payload(payload) = &entry.body else { continue };
             if entry.zxid.0.cast_signed() > until {
@@ -237,8 +237,9 @@ mod tests {
 
     /// Opens the folders of the first of three servers.
     fn open(folder: &Path) -> Result<Opened, OpenError> {
-        let place = Place { me: 0, voters: 3, options: Options::default(), profile: Profile::default(), seed: 1, has_given_up: false };
-        MemberStorage::open(folder, folder, 3, place, Time(0))
+        let identity =
+            ServerIdentity { me: 0, voters: 3, options: Options::default(), profile: Profile::default(), seed: 1, has_given_up: false };
+        MemberStorage::open(folder, folder, 3, identity, Time(0))
     }
 
     /// What is damaged, as whoever opens the folders of a server learns.

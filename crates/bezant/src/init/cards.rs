@@ -8,7 +8,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
@@ -96,10 +97,11 @@ impl Cards {
     /// Reads a file of cards; empty lines and comments (`#`) do not count.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let unreadable = |error: std::io::Error| Failure::wrong(format!("the cards cannot be read: {error}")).at(path.display());
-        if fs::metadata(path).map_err(unreadable)?.len() > CARDS_BYTES_MAX {
+        let mut text = String::new();
+        File::open(path).and_then(|file| file.take(CARDS_BYTES_MAX + 1).read_to_string(&mut text)).map_err(unreadable)?;
+        if text.len() as u64 > CARDS_BYTES_MAX {
             return Err(Failure::wrong("no cluster has so many members").at(path.display()));
         }
-        let text = fs::read_to_string(path).map_err(unreadable)?;
         let (mut cards, mut keys) = (Vec::new(), BTreeSet::new());
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();

@@ -141,6 +141,8 @@ pub struct Latest {
     replica: String,
     cluster: String,
     listen: String,
+    /// The settings by which all replicas must go alike.
+    shared_settings: serde_json::Value,
     /// Where its data are.
     data: PathBuf,
     /// How this replica knows the cluster, to be compared.
@@ -171,6 +173,7 @@ impl Latest {
             replica: config.replica.to_string(),
             cluster: config.topology.cluster.id().to_string(),
             listen: config.listen.to_string(),
+            shared_settings: json!({"window_ms": config.settings.window_ms, "time_bound_ms": config.settings.time_bound_ms}),
             data: config.data.clone(),
             newest,
             signatures: config.topology.signatures,
@@ -370,6 +373,7 @@ impl Latest {
             "listen": self.listen,
             "configuration": Configuration::of(&newest.cluster, self.signatures, version).to_text(),
             "configuration_version": version,
+            "settings": self.shared_settings,
             "regions": self.regions.as_ref().map(|(name, region)| json!({"name": name, "region": region})),
             "pid": std::process::id(),
             "uptime_seconds": self.started.elapsed().as_secs(),

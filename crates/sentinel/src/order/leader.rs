@@ -70,7 +70,7 @@ struct Peer {
 
 /// Where the log of a follower ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LogEnd {
     /// At an entry that the leader has.
     Known(Zxid),
     /// At one that it has not; what they have in common ends here at the latest.
@@ -317,11 +317,11 @@ impl Replica {
         }
     }
 
-    fn place(&self, peer: &Peer) -> Place {
+    fn log_end(&self, peer: &Peer) -> LogEnd {
         match self.log.at_or_before(peer.reported) {
-            Some(known) if known == peer.reported => Place::Known(known),
-            Some(common) => Place::Diverged(common),
-            None => Place::Behind,
+            Some(known) if known == peer.reported => LogEnd::Known(known),
+            Some(common) => LogEnd::Diverged(common),
+            None => LogEnd::Behind,
         }
     }
 
@@ -416,10 +416,10 @@ impl Replica {
                 return;
             }
             told = Some(Zxid::default());
-            match self.place(peer) {
-                Place::Known(last) => (sent, told) = (Some(last), None),
-                Place::Diverged(to) => output.sends.push((id, Message::Truncate { leadership, from: peer.reported, to })),
-                Place::Behind => match &leading.offer {
+            match self.log_end(peer) {
+                LogEnd::Known(last) => (sent, told) = (Some(last), None),
+                LogEnd::Diverged(to) => output.sends.push((id, Message::Truncate { leadership, from: peer.reported, to })),
+                LogEnd::Behind => match &leading.offer {
                     Some(Offer { zxid, bytes, servers }) if *zxid >= self.log.base() => {
                         let (zxid, bytes, servers) = (*zxid, bytes.len() as u64, servers.clone());
                         output.sends.push((id, Message::Snapshot { leadership, zxid, bytes, servers }));

@@ -132,21 +132,21 @@ impl Audit {
 
     /// The answer to question `index`.
     pub(super) fn take(&mut self, questions: &Questions, index: u64, value: Option<Value>) {
-        let place = questions.place(index);
+        let question = questions.question(index);
         let taken = match questions.stage() {
-            Stage::Warehouses => self.warehouse(place.group, value),
-            Stage::Districts => self.district(place.group, value),
-            Stage::OldestNewOrders => self.oldest(place.group, value),
-            Stage::Customers => self.customer(place.group, value),
-            Stage::LatestOrders => self.latest(place.group, value),
-            Stage::Payments => self.payment(place.group, place.number, place.beyond, value),
-            Stage::Orders => self.order(place.group, place.number, place.beyond, value),
-            Stage::NewOrders => self.new_order(place.group, place.number, place.beyond, value),
+            Stage::Warehouses => self.warehouse(question.group, value),
+            Stage::Districts => self.district(question.group, value),
+            Stage::OldestNewOrders => self.oldest(question.group, value),
+            Stage::Customers => self.customer(question.group, value),
+            Stage::LatestOrders => self.latest(question.group, value),
+            Stage::Payments => self.payment(question.group, question.number, question.beyond, value),
+            Stage::Orders => self.order(question.group, question.number, question.beyond, value),
+            Stage::NewOrders => self.new_order(question.group, question.number, question.beyond, value),
             Stage::Lines => {
-                let (district, order) = questions.order_of(place.group);
-                self.line(district, order, place.number, place.beyond, value)
+                let (district, order) = questions.order_of(question.group);
+                self.line(district, order, question.number, question.beyond, value)
             }
-            Stage::Stocks => self.stock(place.group, value),
+            Stage::Stocks => self.stock(question.group, value),
         };
         self.findings.note(taken);
     }

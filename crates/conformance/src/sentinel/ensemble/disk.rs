@@ -60,7 +60,7 @@ pub struct Opened {
 
 /// Which server it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct ServerIdentity {
     pub me: u16,
     pub voters: u16,
     pub options: Options,
@@ -70,7 +70,7 @@ pub struct Place {
 
 impl Disk {
     /// Opens, or begins, what is on a disk.
-    pub fn open(medium: &Memory, options: store::Options, place: Place, now: Time) -> Result<Opened, String> {
+    pub fn open(medium: &Memory, options: store::Options, identity: ServerIdentity, now: Time) -> Result<Opened, String> {
         let text = |error: StoreError| error.to_string();
         let mut store = Store::open(medium.clone(), options).map_err(text)?;
         let (mut records, mut pieces, mut whole) = (Vec::new(), BTreeMap::<Name, Vec<u8>>::new(), BTreeMap::<Name, Bytes>::new());
@@ -92,20 +92,20 @@ impl Disk {
             }
         }
         // A snapshot that a crash cut short may be written again under the same name.
-        let read = |(name, bytes): (&Name, &Bytes)| Some((*name, State::read_snapshot(bytes, place.seed).ok()?));
+        let read = |(name, bytes): (&Name, &Bytes)| Some((*name, State::read_snapshot(bytes, identity.seed).ok()?));
         let (applied, state) = match whole.iter().rev().find_map(read) {
             Some((name, state)) => (name.zxid, state),
-            None => (Zxid::default(), State::new(Profile::Sha256Wide, place.seed)),
+            None => (Zxid::default(), State::new(Profile::Sha256Wide, identity.seed)),
         };
-        let mut replica = Replica::new(place.me, place.voters, place.options, applied).map_err(|error| error.to_string())?;
+        let mut replica = Replica::new(identity.me, identity.voters, identity.options, applied).map_err(|error| error.to_string())?;
         for record in records {
             replica.replay(record).map_err(|error| error.to_string())?;
         }
         let mut output = Output::default();
-        replica.begin(now, place.seed, &mut output).map_err(|error| error.to_string())?;
+        replica.begin(now, identity.seed, &mut output).map_err(|error| error.to_string())?;
         let part = Name { zxid: Zxid::default(), segment: store.current_segment().0 };
         let snapshots = whole.into_keys().collect();
-        let disk = Self { store, waiting: Vec::new(), part, snapshots, kept: place.kept, records_since: 0 };
+        let disk = Self { store, waiting: Vec::new(), part, snapshots, kept: identity.kept, records_since: 0 };
         Ok(Opened { disk, replica, state, applied, output, is_damaged })
     }
 

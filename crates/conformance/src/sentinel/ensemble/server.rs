@@ -19,7 +19,7 @@ use store::{Memory, StoreError};
 use types::{Cluster, Party, ReplicaId};
 
 use super::damage::Injection;
-use super::disk::{Disk, Opened, Place};
+use super::disk::{Disk, Opened, ServerIdentity};
 use super::expiry::ExpiryWatch;
 use super::link::Link;
 use super::message::{Message, Report, frames};
@@ -133,8 +133,8 @@ impl Server {
     /// not start.
     fn come_back(&mut self, now: Time) -> Result<(), String> {
         let ServerOptions { order, kept_snapshots, damage, .. } = self.options;
-        let place = Place { me: self.me.index, voters: self.voters, options: order, kept: kept_snapshots, seed: now.0 };
-        let Opened { disk, replica, state, applied, output, is_damaged } = Disk::open(&self.medium.0, self.medium.1, place, now)?;
+        let identity = ServerIdentity { me: self.me.index, voters: self.voters, options: order, kept: kept_snapshots, seed: now.0 };
+        let Opened { disk, replica, state, applied, output, is_damaged } = Disk::open(&self.medium.0, self.medium.1, identity, now)?;
         let clock = now_of(now);
         let server = ::sentinel::Server::new(state, self.settings(now), clock);
         let options = MemberOptions { me: self.me.index, timeout_ms: order.timeout_ms, first_stream: clock.wall_ms.unsigned_abs() << 20 };

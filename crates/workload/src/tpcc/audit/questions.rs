@@ -60,7 +60,7 @@ enum Shape {
 
 /// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Question {
     pub(super) group: usize,
     /// From 1.
     pub(super) number: u64,
@@ -106,7 +106,7 @@ impl Questions {
 
     /// The row that question `index` asks for.
     pub(in crate::tpcc) fn key(&self, index: u64) -> Key {
-        let Place { group, number, .. } = self.place(index);
+        let Question { group, number, .. } = self.question(index);
         let within = |groups: u32| (group as u64 / u64::from(groups), (group as u64 % u64::from(groups)) as u32 + 1);
         // Rows are numbered far below 2^32; one that is not would be another row that is not there.
         let row = u32::try_from(number).unwrap_or(u32::MAX);
@@ -138,12 +138,12 @@ impl Questions {
     }
 
     /// What question `index` is about.
-    pub(super) fn place(&self, index: u64) -> Place {
+    pub(super) fn question(&self, index: u64) -> Question {
         match &self.shape {
-            Shape::Plain(_) => Place { group: index as usize, number: 1, beyond: false },
+            Shape::Plain(_) => Question { group: index as usize, number: 1, beyond: false },
             Shape::Counted(ends) => {
                 let (group, from) = find(ends, index);
-                Place { group, number: index - from + 1, beyond: index + 1 == ends[group] }
+                Question { group, number: index - from + 1, beyond: index + 1 == ends[group] }
             }
         }
     }
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn each_group_is_asked_for_its_rows_and_one_beyond() {
         let questions = Questions::counted(Stage::Orders, SIZE, [2, 0, 1].into_iter());
-        let places: Vec<(usize, u64, bool)> =
-            (0..questions.count()).map(|index| questions.place(index)).map(|place| (place.group, place.number, place.beyond)).collect();
-        assert_eq!(places, [(0, 1, false), (0, 2, false), (0, 3, true), (2, 1, false), (2, 2, true)]);
+        let asked: Vec<(usize, u64, bool)> =
+            (0..questions.count()).map(|index| questions.question(index)).map(|one| (one.group, one.number, one.beyond)).collect();
+        assert_eq!(asked, [(0, 1, false), (0, 2, false), (0, 3, true), (2, 1, false), (2, 2, true)]);
         assert_eq!(questions.key(3), Key::from("tpcc/order/1/3/1"));
     }
 
