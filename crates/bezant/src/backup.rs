@@ -135,7 +135,7 @@ fn reads_every_key(client: &Client, who: ClientId, what: &str) -> Result<(), Fai
     if cluster.permission(who).is_some_and(|permission| permission.may_read(&Key::default())) {
         return Ok(());
     }
-    let prefixes = cluster.permission(who).map_or(&[][..], |permission| &permission.read_prefixes);
+    let prefixes = cluster.permission(who).map(|permission| permission.read_prefixes.as_slice()).unwrap_or_default();
     let shown: Vec<String> = prefixes.iter().take(PREFIXES_SHOWN_MAX).map(ToString::to_string).collect();
     let more = if prefixes.len() > PREFIXES_SHOWN_MAX { ", …" } else { "" };
     let rule = if shown.is_empty() { "nothing".to_owned() } else { format!("keys that begin with {}{more}", shown.join(", ")) };

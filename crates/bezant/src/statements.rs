@@ -68,7 +68,7 @@ pub struct ScanArgs {
     /// The first key after the range
     #[arg(allow_negative_numbers = true)]
     high: String,
-    /// How many keys at most [default: 100]
+    /// How many keys at most: 100 unless it is given
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// From the end of the range: the highest key first

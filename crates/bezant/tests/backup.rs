@@ -35,8 +35,10 @@ fn what_is_restored_is_one_moment_of_what_was_there() {
     let verified = place.run(&["backup", "verify", "first.backup", "second.backup", "--json"]).expect(0).json();
     assert_eq!((&verified["content"], &verified["rows"]), (&second["content"], &second["rows"]));
     place.run(&["backup", "verify", "second.backup"]).expect(2).says("name the backups before it");
+    place.run(&["backup", "verify", "second.backup", "first.backup"]).expect(2).says("is named first").says("the oldest first");
     place.run(&["backup", "verify", "first.backup", "third.backup"]).expect(2).says("does not go on from");
-    place.run(&["backup", "take", "first.backup"]).expect(2).says("first.backup").says("name another file");
+    let again = place.run(&["backup", "take", "first.backup"]).expect(2).says("this file exists already");
+    again.says("first.backup").says("name another file");
     place.run(&["backup", "restore", "first.backup"]).expect(2).says("not empty").says("--over");
 
     start_anew(&place, &["--shards", "2"]);

@@ -101,7 +101,8 @@ fn a_receipt_is_checked_without_the_cluster_and_a_changed_byte_is_noticed() {
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
-    place.run(&["txn", "get a; put a one-hundred; delete b", "--receipt", "paid.receipt"]).expect(0);
+    place.run(&["put", "seen", "1"]).expect(0);
+    place.run(&["txn", "get a; scan s t; put a one-hundred; delete b", "--receipt", "paid.receipt"]).expect(0);
     place.run(&["put", "a", "2", "--receipt", "paid.receipt"]).expect(2).says("exists already");
     place.run(&["get", "a"]).expect(0).prints("one-hundred\n");
     place.run(&["txn", "get a", "--receipt", "read.receipt"]).expect(0).says("leaves no receipt");
@@ -109,9 +110,16 @@ fn a_receipt_is_checked_without_the_cluster_and_a_changed_byte_is_noticed() {
     place.run(&["down"]).expect(0);
 
     let said = place.run(&["receipt", "verify", "paid.receipt", "--cluster", "bezant-data/cluster.toml"]).expect(0);
-    assert!(said.out.starts_with("committed ") && said.out.ends_with(" replicas\nread a\nput a = one-hundred\ndelete b\n"), "{said:#?}");
     let json = place.run(&["receipt", "verify", "paid.receipt", "--json"]).expect(0).json();
-    assert_eq!((&json["reads"][0], &json["writes"][0]["value"]), (&"a".into(), &"one-hundred".into()));
+    assert_eq!((&json["reads"][0], &json["reads"][1]["key"]), (&serde_json::json!({"key": "a", "version": null}), &"seen".into()));
+    assert_eq!((&json["ranges"], &json["writes"][0]["value"]), (&serde_json::json!([{"low": "s", "high": "t"}]), &"one-hundred".into()));
+    let version = json["reads"][1]["version"].as_str().expect("it was written").to_owned();
+    let read = format!("read a, which nobody had written\nread seen, version {version}\nread the range from s to t\n");
+    assert!(said.out.starts_with("committed ") && said.out.contains(&format!(" replicas\n{read}")), "{said:#?}");
+    assert!(version.ends_with("@c1") && said.out.ends_with("put a = one-hundred\ndelete b\n"), "{said:#?}");
+    // Nothing but cluster.toml is needed; where there is none, that is what is asked for.
+    let lacks = place.run(&["receipt", "verify", "paid.receipt", "--cluster", "nowhere"]).expect(2);
+    lacks.says("there is no cluster.toml here").says("It is all that is needed");
 
     let whole = fs::read(place.path("paid.receipt")).expect("read");
     let value = whole.windows(11).position(|window| window == b"one-hundred").expect("what was written stands in it");
@@ -443,6 +451,15 @@ fn values_are_printed_as_they_are_read() {
     // Of several values each has its line, in the quotes in which it could be put again.
     place.run(&["txn", "get text; put again \"two\\nlines\\n\""]).expect(0).prints("text = \"two\\nlines\\n\"\n");
     place.run(&["get", "again"]).expect(0).prints("two\nlines\n");
+    // Whoever has not said how many hears that there may be more.
+    let puts: Vec<String> = (0..100).map(|number| format!("put many/{number:02} 1")).collect();
+    place.run(&["txn", &puts.join("; ")]).expect(0);
+    let more = "the first 100 keys; --limit N for more, --all for all";
+    place.run(&["scan", "many/", "many0"]).expect(0).says(more);
+    for enough in [&["--limit", "100"] as &[&str], &["--json"], &["--all"]] {
+        let said = place.run(&[&["scan", "many/", "many0"], enough].concat()).expect(0);
+        assert!(!said.err.contains(more), "{said:#?}");
+    }
     // What would steer a terminal is shown as bytes.
     place.run(&["put", "steers", "0x1b5b324a"]).expect(0);
     place.run(&["get", "steers"]).expect(0).prints("0x1b5b324a\n");

@@ -10,10 +10,18 @@ fn edit(place: &Place, edit: impl FnOnce(String) -> String) {
     fs::write(place.path("next.toml"), edit(shown)).expect("written");
 }
 
+/// Proposes `next.toml`, and signs it as the one operator.
+fn sign(place: &Place) {
+    // The last one is applied.
+    let _ = fs::remove_file(place.path("next"));
+    place.run(&["config", "propose", "next.toml", "--out", "next"]).expect(0);
+    let signed = place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0).says("1 of 1 needed");
+    assert!(!signed.out.contains("0 of 1"), "{signed:#?}");
+}
+
 /// Proposes `next.toml`, signs it as the one operator, and applies it.
 fn change(place: &Place) {
-    place.run(&["config", "propose", "next.toml", "--out", "next"]).expect(0);
-    place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
+    sign(place);
     place.run(&["config", "apply", "next"]).expect(0);
 }
 
@@ -41,6 +49,9 @@ fn rights_and_limits_change_in_a_running_cluster_and_a_refusal_names_the_rule() 
         .run(&["scan", "a/", "c", "--cluster", other])
         .expect(2)
         .says("no right to read all keys from a/ to c: it may read keys that begin with a/");
+    let may_not = "a backup needs a client that may read every key; c2 may read keys that begin with a/";
+    place.run(&["backup", "take", "all.backup", "--cluster", other]).expect(2).says(may_not).says("--cluster");
+    assert!(!place.path("all.backup").exists() && !place.path("all.backup.unfinished").exists());
     place.run(&["put", "a/1", "2", "--cluster", other]).expect(2).says("c2 has no right to write a/1: it may write nothing");
     // Limits.
     edit(&place, |text| rights(&text, "\"\"", "\"\"").replacen("number = 2\n", "number = 2\nkeys_max = 2\n", 1));
@@ -110,8 +121,9 @@ fn a_replica_that_slept_comes_up_to_date_and_an_operator_signs_one_configuration
         place.run(&["config", "sign", client, "--key", "bezant-data/operator-2"]).expect(0).says("1 of 2 needed");
         place.run(&["config", "apply", client]).expect(2).says("1 of the operators have signed, and 2 must");
         place.run(&["config", "sign", client, "--key", "bezant-data/operator-3"]).expect(0);
-        place.run(&["config", "propose", "--revoke-client", "2", "--out", "other"]).expect(0);
-        place.run(&["config", "sign", "other", "--key", "bezant-data/operator-3"]).expect(2).says("has signed another configuration");
+        let other = format!("other-{client}");
+        place.run(&["config", "propose", "--revoke-client", "2", "--out", &other]).expect(0);
+        place.run(&["config", "sign", &other, "--key", "bezant-data/operator-3"]).expect(2).says("has signed another configuration");
         place.run(&["config", "apply", client, "--seconds", "1"]).expect(0).says("s0-r5 have not said");
     }
     place.run(&["config", "apply", "3", "--seconds", "1"]).expect(0);
@@ -123,6 +135,30 @@ fn a_replica_that_slept_comes_up_to_date_and_an_operator_signs_one_configuration
     };
     eventually("it has taken over all three", || version() == Some(3));
     assert_eq!(place.run(&["config", "show", "--cluster", "bezant-data/s0-r5"]).expect(0).out.matches("[[client]]").count(), 2);
+}
+
+#[test]
+fn a_proposal_of_another_cluster_is_named_as_such_and_no_proposal_is_overwritten() {
+    let place = Place::new();
+    place.init(&["--clients", "3"]);
+    place.run(&["init", "other", "--base-port", &place.base_port(), "--clients", "2"]).expect(0);
+    place.run(&["config", "propose", "--revoke-client", "2", "--out", "foreign", "--cluster", "other"]).expect(0);
+    for command in [
+        &["config", "show", "foreign"] as &[&str],
+        &["config", "sign", "foreign", "--key", "bezant-data/operator"],
+        &["config", "apply", "foreign", "--offline", "--cluster", "bezant-data/client"],
+    ] {
+        place.run(command).expect(2).says("this proposal is for another cluster");
+    }
+    let propose = |client: &str| place.run(&["config", "propose", "--revoke-client", client, "--out", "next"]);
+    propose("2").expect(0).says("--key ./bezant-data/operator");
+    // The same again, and another.
+    propose("2").expect(0);
+    propose("3").expect(2).says("this file exists already").says("next");
+    // Whoever has the wrong folder is told where the key may be.
+    place.run(&["config", "sign", "next", "--key", "nowhere"]).expect(2).says("no operator's key here").says("DIR/operator");
+    place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
+    propose("2").expect(2).says("this file exists already");
 }
 
 /// Writes until all six have voted for it, and keeps the receipt of that; gives its file.
@@ -202,8 +238,7 @@ fn a_replica_gets_another_key_and_another_is_replaced_while_the_cluster_runs() {
         format!("{before}name = \"s0-r2\"\naddress = \"{address}\"\n{http}public_key = \"{new_key}{}", &after[64..])
     });
     // As long as another is out as well, it has to wait.
-    place.run(&["config", "propose", "next.toml", "--out", "next"]).expect(0);
-    place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
+    sign(&place);
     place.kill("s0-r4");
     place.run(&["config", "apply", "next"]).expect(2).says("of shard s0, s0-r2, s0-r4 would be out at once, and it survives 1");
     place.run(&["up"]).expect(0);

@@ -24,8 +24,9 @@ fn is_noticed_named_and_mended(place: &Place, others: &[&str], named: &str) {
     let is_named = |one: &serde_json::Value| one["place"].as_str().is_some_and(|place| place.contains(named));
     let differ = |one: &serde_json::Value| one["own_digest"].as_str().is_some_and(|own| own.len() == 64 && one["agreed_digest"] != own);
     assert!(kept.as_array().is_some_and(|all| all.iter().any(is_named) && all.iter().all(differ)), "{kept:#}");
-    let shown = place.run(&["evidence", "bezant-data/s0-r1"]);
+    let shown = place.run(&["evidence", "bezant-data/s0-r1"]).expect(1);
     assert!(shown.out.contains("this replica's own state was wrong") && shown.out.contains("not signed"), "{shown:?}");
+    assert!(!shown.out.contains("nobody was ever seen to lie"), "{shown:?}");
     assert!(others.iter().all(|replica| place.count_of(replica, "divergences", "noticed") == 0), "nobody else was wrong");
     place.run(&["get", "drilled"]).expect(0).prints("1\n");
     // What it has now is on its disk.

@@ -180,6 +180,8 @@ impl Cluster {
         let (next, proposal) = (self.path("next.toml"), self.path("next.proposal"));
         let shown = self.must(&["config", "show", "--cluster", &place])?.out;
         fs::write(&next, edit(&shown)?).attempt("write the file", &next)?;
+        // The last one, if there was one: it is applied.
+        let _ = fs::remove_file(&proposal);
         self.must(&["config", "propose", &next, "--out", &proposal, "--cluster", &place])?;
         for operator in OPERATORS {
             let key = self.member(operator).display().to_string();
