@@ -114,7 +114,8 @@ fn read_script(handle: &Handle, session: &mut Session) -> Result<Done, Failure> 
             return Err(Failure::wrong(format!("a line has more than {} MiB", SCRIPT_BYTES_MAX >> 20)).at(place));
         }
         let next = match std::str::from_utf8(&line) {
-            Ok(text) => handle.block_on(session.line(text)),
+            // Without the line's end, as `lines` gives it: it is no part of a value.
+            Ok(text) => handle.block_on(session.line(text.lines().next().unwrap_or_default())),
             Err(_) => session.no_text(),
         };
         if next == Next::Over {
