@@ -178,7 +178,7 @@ fn members_draw_their_own_keys_and_the_cluster_is_made_of_their_cards() {
     place.run(&["down", "shared"]).expect(0);
 }
 
-fn shell(place: &Place, script: &str) -> Said {
+fn shell(place: &Place, script: impl AsRef<[u8]>) -> Said {
     let input = place.path("script");
     fs::write(&input, script).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
@@ -238,6 +238,9 @@ fn the_shell_runs_transactions_of_several_lines() {
     let said = shell(&place, "nonsense\nget a\n").expect(2).says("no statement `nonsense`").says("line 1 was the first");
     assert_eq!(said.out, "a = 2\n");
     shell(&place, "begin\nput a 9\n").expect(2).says("ended within a transaction");
+    // A line that is no text fails as any other, and a line's end is no part of it.
+    let said = shell(&place, b"put le 1\r\n\xff\xfe\nget le").expect(2).says("not UTF-8").says("line 2 was the first");
+    assert_eq!(said.out, "le = 1\n");
     // Nor is anything done of a transaction that could not be begun.
     let said = shell(&place, "begin as of 2500-01-01T00:00:00Z\nput pg 1\ncommit\nget pg\n").expect(2).says("in the future");
     assert_eq!(said.out, "pg has no value\n", "{said:#?}");
