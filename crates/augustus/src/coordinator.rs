@@ -18,7 +18,7 @@ use mutants::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, ShardId, TransactionId};
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
-use crate::limits::{ENDED_CHECKS_MAX, FINISHING_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
+use crate::limits::{ENDED_CHECKS_MAX, FINISHING_MAX, SETTLE_EVERY, SETTLE_WITHOUT, UNDER_WAY_MAX};
 use crate::operation::{Found, Operation};
 use crate::request::{AbortReason, Answer, Refusal, Request, Verdict};
 use crate::transaction::{Name, Transaction, TransactionError};
@@ -109,8 +109,7 @@ pub struct Coordinator {
     /// How many transactions the shards remember for others to ask for.
     unsettled: usize,
     settlement: Option<Settlement>,
-    /// By client and session.
-    ended_checks: BTreeMap<(ClientId, u64), EndedCheck>,
+    ended_checks: BTreeMap<CheckKey, EndedCheck>,
     /// How many transactions it has left pending, if that is what it does (attack a.2 of §3.4).
     #[cfg(feature = "lab")]
     pub(crate) left: Option<u64>,
@@ -137,9 +136,12 @@ enum Purpose {
     End(TransactionId),
     Settle,
     Forget,
-    CheckEnded(ClientId, u64),
-    ForgetEnded(ClientId, u64),
+    CheckEnded(CheckKey),
+    ForgetEnded(CheckKey),
 }
+
+/// Which outcomes are to be forgotten: of which client's session, from which number on.
+type CheckKey = (ClientId, u64, u64);
 
 /// Lets the shards forget outcomes that none of them needs any more.
 #[derive(Debug)]
@@ -221,55 +223,50 @@ impl Coordinator {
         Ok(transaction)
     }
 
-    /// Finishes another's transaction, which is pending at a shard (§3.4, a.2).
-    pub fn finish(&mut self, transaction: Transaction, found_at: ShardId, out: &mut Vec<Output>) {
+    /// Finishes another's transaction, which is pending at a shard (§3.4, a.2). Gives whether it has begun to.
+    pub fn finish(&mut self, transaction: Transaction, found_at: ShardId, out: &mut Vec<Output>) -> bool {
         let id = transaction.id();
         let finishing = self.attempts.values().filter(|attempt| attempt.found_at.is_some()).count();
         let attempt = Attempt::new(&self.cluster, transaction.clone(), Some(found_at));
         // More than a correct shard would show.
         if self.attempts.contains_key(&id) || finishing >= FINISHING_MAX || !attempt.participants.contains(&found_at) {
-            return;
+            return false;
         }
         self.attempts.insert(id, attempt);
         // The shard where it is pending first: its votes let the others execute it for us.
         self.order(Purpose::Vote(id), found_at, Request::Finish(transaction, None), out);
+        true
     }
 
-    /// Lets a shard forget outcomes of anybody's session, once the other shards have stated that they do not need them.
-    pub(crate) fn settle_for(&mut self, statement: EndedStatement, shard: ShardId, others: &[ShardId], out: &mut Vec<Output>) {
-        let (client, session) = (statement.client, statement.session);
-        if self.ended_checks.contains_key(&(client, session)) || self.ended_checks.len() >= ENDED_CHECKS_MAX {
-            return;
+    /// Lets a shard forget outcomes of anybody's session, once the other shards have stated that they do not need them. Gives whether it has begun to.
+    pub(crate) fn settle_for(&mut self, statement: EndedStatement, shard: ShardId, others: &[ShardId], out: &mut Vec<Output>) -> bool {
+        let key = (statement.client, statement.session, statement.first);
+        if self.ended_checks.contains_key(&key) || self.ended_checks.len() >= ENDED_CHECKS_MAX {
+            return false;
         }
         let ended_check = EndedCheck { statement, shard, others: others.to_vec(), stated: BTreeMap::new(), orders: 0 };
-        self.ended_checks.insert((client, session), ended_check);
+        self.ended_checks.insert(key, ended_check);
         for other in others {
-            self.order(Purpose::CheckEnded(client, session), *other, Request::CheckEnded(statement), out);
+            self.order(Purpose::CheckEnded(key), *other, Request::CheckEnded(statement), out);
         }
+        true
     }
 
     /// Once all have stated it, brings their statements to the shard that is to forget.
-    fn on_gone(
-        &mut self,
-        (client, session): (ClientId, u64),
-        shard: ShardId,
-        said: EndedStatement,
-        signers: Option<Signers>,
-        out: &mut Vec<Output>,
-    ) {
-        let Some(ended_check) = self.ended_checks.get_mut(&(client, session)) else { return };
+    fn on_gone(&mut self, key: CheckKey, shard: ShardId, said: EndedStatement, signers: Option<Signers>, out: &mut Vec<Output>) {
+        let Some(ended_check) = self.ended_checks.get_mut(&key) else { return };
         if let Some(signers) = signers.filter(|_| said == ended_check.statement) {
             ended_check.stated.insert(shard, signers);
         }
         if ended_check.stated.keys().eq(ended_check.others.iter()) {
             let (statement, shard) = (ended_check.statement, ended_check.shard);
             let stated = ended_check.stated.values().cloned().collect();
-            self.order(Purpose::ForgetEnded(client, session), shard, Request::ForgetEnded(statement, stated), out);
+            self.order(Purpose::ForgetEnded(key), shard, Request::ForgetEnded(statement, stated), out);
         }
-        self.close_ended_check((client, session));
+        self.close_ended_check(key);
     }
 
-    fn close_ended_check(&mut self, key: (ClientId, u64)) {
+    fn close_ended_check(&mut self, key: CheckKey) {
         if self.ended_checks.get(&key).is_some_and(|ended_check| ended_check.orders == 0) {
             self.ended_checks.remove(&key);
         }
@@ -287,8 +284,8 @@ impl Coordinator {
         match purpose {
             Purpose::Vote(id) | Purpose::End(id) => &mut self.attempts.get_mut(&id).expect("orders are of transactions under way").orders,
             Purpose::Settle | Purpose::Forget => &mut self.settlement.as_mut().expect("orders are of the settlement under way").orders,
-            Purpose::CheckEnded(client, session) | Purpose::ForgetEnded(client, session) => {
-                &mut self.ended_checks.get_mut(&(client, session)).expect("orders are of checks under way").orders
+            Purpose::CheckEnded(key) | Purpose::ForgetEnded(key) => {
+                &mut self.ended_checks.get_mut(&key).expect("orders are of checks under way").orders
             }
         }
     }
@@ -341,8 +338,8 @@ impl Coordinator {
             (Purpose::Settle | Purpose::Forget, Answer::Settled(statement)) => self.on_settled(statement, signers, out),
             // The cluster has another opinion of who its clients are: nothing will come of it.
             (Purpose::Settle | Purpose::Forget, _) => {}
-            (Purpose::CheckEnded(client, session), Answer::Gone(said)) => self.on_gone((client, session), shard, said, signers, out),
-            (Purpose::CheckEnded(client, session) | Purpose::ForgetEnded(client, session), _) => self.close_ended_check((client, session)),
+            (Purpose::CheckEnded(key), Answer::Gone(said)) => self.on_gone(key, shard, said, signers, out),
+            (Purpose::CheckEnded(key) | Purpose::ForgetEnded(key), _) => self.close_ended_check(key),
         }
         self.settle(out);
     }
@@ -353,8 +350,11 @@ impl Coordinator {
         *self.orders_of(purpose) -= 1;
         match purpose {
             Purpose::Vote(id) | Purpose::End(id) => self.remove_if_idle(id, out),
+            Purpose::Settle | Purpose::Forget if self.settlement.as_ref().is_some_and(|settlement| settlement.orders == 0) => {
+                self.forget_settled(out);
+            }
             Purpose::Settle | Purpose::Forget => {}
-            Purpose::CheckEnded(client, session) | Purpose::ForgetEnded(client, session) => self.close_ended_check((client, session)),
+            Purpose::CheckEnded(key) | Purpose::ForgetEnded(key) => self.close_ended_check(key),
         }
     }
 
@@ -436,14 +436,18 @@ impl Coordinator {
 
     /// Once many transactions have ended everywhere, asks all shards to state so.
     fn settle(&mut self, out: &mut Vec<Output>) {
-        if self.unsettled < SETTLE_EVERY || self.settlement.as_ref().is_some_and(|settlement| settlement.orders > 0) {
+        let is_under_way = self.settlement.as_ref().is_some_and(|settlement| settlement.orders > 0);
+        if self.unsettled < if is_under_way { SETTLE_WITHOUT } else { SETTLE_EVERY } {
             return;
         }
+        // A shard that does not answer keeps only what it takes part in.
+        self.forget_settled(out);
         self.unsettled = 0;
         let own = self.attempts.values().filter(|attempt| attempt.found_at.is_none()).map(|attempt| attempt.transaction.name().number);
         let below = own.min().unwrap_or(self.last_number + 1);
         let statement = SettledStatement { client: self.client, session: self.session, below };
-        self.settlement = Some(Settlement { statement, settled: Vec::new(), orders: 0 });
+        let orders = self.settlement.as_ref().map_or(0, |settlement| settlement.orders);
+        self.settlement = Some(Settlement { statement, settled: Vec::new(), orders });
         for shard in Arc::clone(&self.cluster).shards() {
             self.order(Purpose::Settle, shard, Request::Settle { session: self.session, below }, out);
         }
@@ -454,12 +458,22 @@ impl Coordinator {
         let settlement = self.settlement.as_mut().expect("orders are of the settlement under way");
         let (Some(signers), true) = (signers, said == settlement.statement) else { return };
         settlement.settled.push(signers);
-        settlement.settled.sort_unstable_by_key(|signers| signers.shard);
-        let (statement, settled) = (settlement.statement, settlement.settled.clone());
-        if settled.len() == self.cluster.shards().count() {
-            for shard in Arc::clone(&self.cluster).shards() {
-                self.order(Purpose::Forget, shard, Request::Forget(statement, settled.clone()), out);
-            }
+        if settlement.settled.len() == self.cluster.shards().count() {
+            self.forget_settled(out);
+        }
+    }
+
+    /// Brings the statements that there are to those who have made them: each forgets what no other shard needs.
+    fn forget_settled(&mut self, out: &mut Vec<Output>) {
+        let Some(settlement) = &mut self.settlement else { return };
+        let mut settled = std::mem::take(&mut settlement.settled);
+        settled.sort_unstable_by_key(|signers| signers.shard);
+        let (statement, is_of_all) = (settlement.statement, settled.len() == self.cluster.shards().count());
+        if settled.len() < 2 || (!is_of_all && broken(Mutant::SettledByAllOnly)) {
+            return;
+        }
+        for shard in settled.iter().map(|signers| signers.shard) {
+            self.order(Purpose::Forget, shard, Request::Forget(statement, settled.clone()), out);
         }
     }
 }

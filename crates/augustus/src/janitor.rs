@@ -37,13 +37,20 @@ pub(crate) struct Janitor {
     me: ReplicaId,
     coordinator: Coordinator,
     orders: Orders,
-    /// Since when each pending transaction has been seen.
-    seen: BTreeMap<TransactionId, Time>,
-    /// Since when this has been the first number of a session that is not settled.
-    unsettled: BTreeMap<(ClientId, u64, u64), Time>,
+    /// The pending transactions.
+    seen: BTreeMap<TransactionId, Seen>,
+    /// The first numbers of sessions that are not settled.
+    unsettled: BTreeMap<(ClientId, u64, u64), Seen>,
     looks_at: Time,
     /// How many it has begun to finish.
     pub begun: u64,
+}
+
+/// What was left: since when it has been seen, and how often it was begun to end it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    since: Time,
+    tried: u32,
 }
 
 impl Janitor {
@@ -85,23 +92,40 @@ impl Janitor {
     fn look(&mut self, now: Time, executor: &Executor, out: &mut Vec<Output>) {
         let wait_ms = WAIT_MS * (1 + u64::from(self.me.index));
         let mut seen = BTreeMap::new();
+        let mut late = Vec::new();
         for (transaction, _) in executor.pending() {
-            let since = self.seen.get(&transaction.id()).copied().unwrap_or(now);
-            seen.insert(transaction.id(), since);
-            let is_late = since.after_ms(wait_ms) <= now && !broken(Mutant::JanitorIdle);
-            if is_late && self.coordinator.under_way() < FINISHING_MAX && self.orders.has_room(self.me.shard) {
+            let Seen { since, tried } = self.seen.get(&transaction.id()).copied().unwrap_or(Seen { since: now, tried: 0 });
+            seen.insert(transaction.id(), Seen { since, tried });
+            if since.after_ms(wait_ms) <= now && !broken(Mutant::JanitorIdle) {
+                late.push((if broken(Mutant::FirstLeftAgain) { 0 } else { tried }, transaction));
+            }
+        }
+        // What could not be finished, as another shard does not answer, comes after what has not been tried as often.
+        late.sort_by_key(|(tried, _)| *tried);
+        for (_, transaction) in late {
+            if self.coordinator.under_way() >= FINISHING_MAX || !self.orders.has_room(self.me.shard) {
+                break;
+            }
+            if self.coordinator.finish(transaction.clone(), self.me.shard, out) {
                 self.begun += 1;
-                self.coordinator.finish(transaction.clone(), self.me.shard, out);
+                seen.entry(transaction.id()).and_modify(|seen| seen.tried += 1);
             }
         }
         self.seen = seen;
         let mut unsettled = BTreeMap::new();
+        let mut late = Vec::new();
         for (statement, others) in executor.unsettled() {
             let key = (statement.client, statement.session, statement.first);
-            let since = self.unsettled.get(&key).copied().unwrap_or(now);
-            unsettled.insert(key, since);
+            let Seen { since, tried } = self.unsettled.get(&key).copied().unwrap_or(Seen { since: now, tried: 0 });
+            unsettled.insert(key, Seen { since, tried });
             if since.after_ms(wait_ms * UNSETTLED_WAITS) <= now && !broken(Mutant::JanitorIdle) {
-                self.coordinator.settle_for(statement, self.me.shard, others, out);
+                late.push((tried, key, statement, others));
+            }
+        }
+        late.sort_by_key(|(tried, key, ..)| (*tried, *key));
+        for (_, key, statement, others) in late {
+            if self.coordinator.settle_for(statement, self.me.shard, others, out) {
+                unsettled.entry(key).and_modify(|seen| seen.tried += 1);
             }
         }
         self.unsettled = unsettled;

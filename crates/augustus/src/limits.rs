@@ -46,3 +46,5 @@ pub const FINISHING_MAX: usize = 64;
 pub const ENDED_CHECKS_MAX: usize = 16;
 /// After so many transactions over several shards a process asks the shards to settle.
 pub const SETTLE_EVERY: usize = 1_024;
+/// After so many it asks again, though some shard has not answered yet.
+pub const SETTLE_WITHOUT: usize = UNSETTLED_MAX / 2;

@@ -21,8 +21,8 @@ use crate::request::Answer;
 
 /// How long to wait before an order is said again, in milliseconds.
 const RETRY_MS: u64 = 500;
-/// How far the numbers of what is under way at a shard may lie apart before another transaction begins there.
-const SPAN_MAX: u64 = REPLIES_MAX as u64 / 2;
+/// How far the numbers of what is under way at a shard may lie apart before another transaction begins there: fewer than are remembered.
+const SPAN_MAX: u64 = REPLIES_MAX as u64 - 16;
 
 /// The orders of one process that are under way.
 #[derive(Debug)]

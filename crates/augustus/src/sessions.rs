@@ -231,21 +231,19 @@ impl Clients {
         directory.change(session.page);
     }
 
-    /// Of each session that has unsettled transactions the first of them, and with it those near it for which the same other shards are to be
-    /// asked.
+    /// Of each session that has unsettled transactions the first for which some other shards are to be asked, and with it those near it for which
+    /// the same ones are.
     pub fn unsettled(&self) -> impl Iterator<Item = (EndedStatement, &[ShardId])> {
         let clients = self.clients.iter().filter(|(_, client)| client.unsettled > 0);
         let sessions = clients.flat_map(|(id, client)| client.sessions.iter().map(|(number, session)| (*id, *number, session)));
-        sessions.filter_map(|(id, number, session)| {
-            let mut unsettled = session.entries.iter().filter_map(|(number, entry)| match &entry.state {
-                State::Unsettled(others) => Some((*number, others.as_slice())),
-                _ => None,
-            });
-            let (first, shards) = unsettled.next()?;
-            let mut statement = EndedStatement::none(id, number, first);
-            statement.add(first);
-            unsettled.filter(|(_, others)| *others == shards).for_each(|(number, _)| statement.add(number));
-            Some((statement, shards))
+        sessions.flat_map(|(id, number, session)| {
+            let mut statements: BTreeMap<&[ShardId], EndedStatement> = BTreeMap::new();
+            for (first, entry) in &session.entries {
+                if let State::Unsettled(others) = &entry.state {
+                    statements.entry(others).or_insert_with(|| EndedStatement::none(id, number, *first)).add(*first);
+                }
+            }
+            statements.into_iter().map(|(others, statement)| (statement, others))
         })
     }
 

@@ -1,6 +1,8 @@
 //! Whole clusters in one thread: the replicas of two shards over their multicast, janitors beside them, and the sessions of clients.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use augustus::limits::SESSIONS_MAX;
@@ -415,6 +417,33 @@ fn what_nobody_may_see_is_finished_by_replicas() {
         assert_eq!(world.pending(), 0, "a lock stays for ever");
         assert_eq!(world.submit(BOB, vec![get("a"), get("zz")]).map(values), Ok(vec![Some("2".into()), Some("2".into())]));
     }
+}
+
+/// More than are finished at a time need a shard that is gone.
+#[test]
+fn what_cannot_be_finished_keeps_nothing_else_from_it() {
+    let mut world = World::by_ranges();
+    replicas().filter(|replica| replica.shard == ShardId(1)).for_each(|replica| world.crash(replica));
+    for number in 0..20 {
+        let operations = vec![put(&format!("a{number}"), "1"), put(&format!("z{number}"), "1")];
+        world.begin(ALICE, Request::Submit { timestamp: timestamp(), operations });
+    }
+    world.run_ms(100);
+    world.sessions.remove(&ALICE);
+    assert_eq!(world.pending(), 4 * 20);
+    let tried = Rc::new(RefCell::new(BTreeSet::new()));
+    let noted = Rc::clone(&tried);
+    world.loses = Box::new(move |_, to, message| {
+        if let (Party::Replica(to), Message::Request(request)) = (to, message)
+            && to.shard == ShardId(1)
+            && let Ok(augustus::Request::Finish(transaction, _)) = augustus::Request::from_bytes(request.payload.clone(), CLUSTER)
+        {
+            noted.borrow_mut().insert(transaction.id());
+        }
+        false
+    });
+    world.run_ms(30_000);
+    assert_eq!(tried.borrow().len(), 20);
 }
 
 #[test]

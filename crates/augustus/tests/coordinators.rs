@@ -283,6 +283,13 @@ fn a_verdict_takes_f_plus_1_replicas() {
     assert_eq!(found, &[(0, Found::Value(Some(value("100"))))]);
 }
 
+/// What the first shard says now of the client's transaction `number`.
+fn verdict(world: &mut World, number: u64) -> Verdict {
+    let operations = vec![Operation::Put(key("a3"), value("1")), Operation::Put(key("n3"), value("1"))];
+    let transaction = world.harness.transaction(ClientId(1), 1_000, number, operations);
+    world.harness.run(0, &transaction)
+}
+
 #[test]
 fn a_client_settles_what_it_has_committed() {
     let mut world = World::new(7, &[1]);
@@ -302,11 +309,31 @@ fn a_client_settles_what_it_has_committed() {
     assert_eq!(world.moves, SETTLE_EVERY + 600);
     assert_eq!(forgets, BTreeSet::from([ShardId(0), ShardId(1), ShardId(2)]));
     // The first one is forgotten, so it counts as voted down; a later one is not.
-    let verdict = |world: &mut World, number: u64| {
-        let operations = vec![Operation::Put(key("a3"), value("1")), Operation::Put(key("n3"), value("1"))];
-        let transaction = world.harness.transaction(ClientId(1), 1_000, number, operations);
-        world.harness.run(0, &transaction)
-    };
+    assert_eq!(verdict(&mut world, 1), Verdict::Abort(AbortReason::Forgotten));
+    assert_eq!(verdict(&mut world, SETTLE_EVERY as u64 + 100), Verdict::Commit(None));
+}
+
+#[test]
+fn what_other_shards_need_nothing_of_is_settled_without_one_that_does_not_answer() {
+    let mut world = World::new(7, &[1]);
+    world.has_liars = false;
+    let mut unanswered = BTreeSet::new();
+    for _ in 0..SETTLE_EVERY + 600 {
+        world.run(0, vec![Operation::Put(key("a3"), value("1")), Operation::Put(key("n3"), value("1"))], Want::Move);
+        loop {
+            let orders = &mut world.drivers[0].to_order;
+            unanswered.extend(orders.iter().filter(|order| order.shard == ShardId(2)).map(|order| order.number));
+            orders.retain(|order| order.shard != ShardId(2));
+            if !world.step() {
+                break;
+            }
+        }
+    }
+    assert_eq!((unanswered.len(), verdict(&mut world, 1)), (1, Verdict::Commit(None)));
+    let mut out = Vec::new();
+    unanswered.iter().for_each(|order| world.drivers[0].coordinator.give_up(*order, &mut out));
+    world.take(0, out);
+    while world.step() {}
     assert_eq!(verdict(&mut world, 1), Verdict::Abort(AbortReason::Forgotten));
     assert_eq!(verdict(&mut world, SETTLE_EVERY as u64 + 100), Verdict::Commit(None));
 }

@@ -347,7 +347,7 @@ fn a_client_that_is_no_member_is_told_so_in_words() {
     place
         .run(&["get", "a", "--cluster", "bare"])
         .expect(2)
-        .says("error: the file is missing\n  at: bare/certificate.pem\n  help: copy the whole folder that `bezant init` made\n");
+        .says("error: the file is missing\n  at: bare/certificate.pem\n  help: copy the whole folder that `bezant init` made; where members drew their keys themselves: bezant key use KEY-FOLDER FOLDER\n");
 
     // The other cluster's client, given this cluster's file.
     copy(&place.path("other/client"), &place.path("mixed"));

@@ -17,6 +17,9 @@ const SUGGESTION_EDITS_MAX: usize = 3;
 const VALUE_LETTERS_MAX: usize = 60;
 /// What to do about a file that is missing or not what it should be.
 const COPY_WHOLE: &str = "copy the whole folder that `bezant init` made";
+/// What to do about a key that is missing.
+const BRING_KEY: &str =
+    "copy the whole folder that `bezant init` made; where members drew their keys themselves: bezant key use KEY-FOLDER FOLDER";
 
 /// What is wrong with a configuration, where, and what to do. Trying again without a change is of no use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +125,7 @@ pub fn read_certificate(path: &Path) -> Result<Vec<u8>, ConfigError> {
 fn refused(path: &Path, error: &IdentityError) -> ConfigError {
     let (what, help) = match error {
         IdentityError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            ("the file is missing".to_owned(), COPY_WHOLE.to_owned())
+            ("the file is missing".to_owned(), BRING_KEY.to_owned())
         }
         IdentityError::File { source, .. } => (format!("the file cannot be read: {source}"), COPY_WHOLE.to_owned()),
         IdentityError::Exposed { mode, .. } => {

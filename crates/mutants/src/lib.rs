@@ -260,11 +260,15 @@ mutants! {
     LoggedViewsMixed: "§5 (5)", "logged decisions of different views make one certificate";
     OriginUnchecked: "multicast", "a request is taken for that of the client it names, whoever brings it";
     VouchedByFew: "multicast", "one replica's word is enough to vouch for a request";
+    VouchesFilled: "multicast", "what clients leave behind takes what room there is for what a replica vouches for";
+    SameWantedFirst: "multicast", "what nobody gives a replica it asks for first, each time";
     VouchesUnrepeated: "multicast", "what a replica vouches for it says to its leader alone";
     UnbelievedAccepted: "multicast", "a replica accepts a list with requests that nobody vouches for";
     OrderedAgain: "multicast", "a replica accepts what a leader orders twice";
     DeliveredTwice: "multicast", "a request that was delivered is delivered again";
     ProcessInUseForgotten: "multicast", "of a client's processes the earliest is forgotten, though it is in use";
+    ListUnbounded: "multicast", "a list may be longer than what can be read back";
+    StatusUnlimited: "multicast", "a replica is told what it lacks as often as it says how far it is";
     ListUnchecked: "multicast", "a list that was asked for is taken to be what comes";
     AcceptedTwice: "multicast", "a replica accepts two lists for one number in one view";
     AcceptedUnlogged: "multicast", "what a replica accepts is not written to the journal";
@@ -276,6 +280,7 @@ mutants! {
     StableQuorum: "multicast, checkpoints", "f votes make a checkpoint stable";
     HeadUnchecked: "multicast, checkpoints", "the head of a state is taken over whatever its digest";
     PageUnchecked: "multicast, checkpoints", "a page of a state is taken over whatever its digest";
+    OldPagesKept: "multicast, checkpoints", "pages of a state that nobody has any more stay with those of the state that is taken over";
     BehindForgotten: "multicast, checkpoints", "a replica that is behind waits anew at each checkpoint before it takes over a state";
     LeaderUnsuspected: "multicast, views", "a leader may take as long as it likes";
     LeftStillActive: "multicast, views", "a replica that has left a view goes on in it";
@@ -289,6 +294,7 @@ mutants! {
     FreeQuorum: "multicast, views", "a number is free when f+1 have prepared nothing there";
     ContradictionIgnored: "multicast, views", "a view begins with what one replica prepared, whatever others say";
     AcceptedUnasked: "multicast, views", "a view begins with what one replica says that it prepared, though nobody accepted it";
+    ViewShownUnasked: "multicast, views", "what a replica said long ago has how a view began sent to it, whoever says it again";
     ViewUnshown: "multicast, views", "who has missed how a view began is not shown it";
     LostVotes: "multicast, lost disks", "a replica that lost its disk takes part at once";
     LostNumbersShort: "multicast, lost disks", "a replica that lost its disk takes part above what others have delivered when it asks";
@@ -330,6 +336,8 @@ mutants! {
     SettledUnordered: "Augustus, asked again", "a session is called settled as far as anybody asks who asks again";
     SignatureOfOther: "Augustus, the coordinator", "a replica's signature counts for an answer that it is not of";
     JanitorIdle: "Augustus, what clients leave", "what no client can finish stays pending";
+    FirstLeftAgain: "Augustus, what clients leave", "replicas begin each time with what was left first, though it cannot be finished";
+    SettledByAllOnly: "Augustus, what clients leave", "nothing is settled while one shard does not answer, though others need nothing of it";
     QueryQuorum: "Augustus, reads in one step", "f+1 equal answers from states as they are count";
     QueryUnprepared: "Augustus, reads in one step", "a replica answers from its state though it has prepared what is not delivered";
     QueryOverLocks: "Augustus, reads in one step", "what a pending transaction holds locked is read in one step";

@@ -379,6 +379,7 @@ impl<S: System> World<S> {
         earlier.iter().for_each(|cluster| verifier.note_earlier(cluster));
         self.verifiers[at] = verifier.clone();
         self.checker.goes_by(id, &cluster);
+        self.checker.has_taken_over(id);
         self.replicas[at].belongs_to(cluster, secret, verifier);
         if is_honest && version < went_by {
             self.violation("configurations", format!("{id} comes back with configuration {version}, and went by {went_by} before"));

@@ -427,8 +427,12 @@ pub trait Checker<S: System> {
     /// A message has arrived, and has passed the check of signatures.
     fn believed(&mut self, message: &S::Message);
 
-    /// A replica goes by `cluster` from now on: as its process begins, and when the operators have changed something.
+    /// A replica goes by `cluster` from now on: as its process begins, and when the operators have changed something. Its machine is told in its next
+    /// turn, which begins with what was due before.
     fn goes_by(&mut self, _by: ReplicaId, _cluster: &Arc<Cluster>) {}
+
+    /// A replica's machine has been told of the last configuration by which it goes; it says nothing by an earlier one any more.
+    fn has_taken_over(&mut self, _by: ReplicaId) {}
 
     /// What a replica that came back is asked, as if by the auditor: mostly about what it said before.
     fn questions(&self, _replica: ReplicaId) -> Vec<S::Message> {

@@ -28,6 +28,7 @@ pub mod history;
 pub mod message;
 mod node;
 mod ordering;
+mod paced;
 pub mod pool;
 mod queries;
 pub mod quorum;

@@ -182,16 +182,11 @@ impl<A: Application> Replica<A> {
             return;
         }
         let slot = self.slots.get_mut(&sequence).expect("it is there");
+        slot.gather(&self.pool);
         let ids = slot.ids.clone();
         // An honest replica believes what it accepts: so f+1 that accepted the list are as good as f+1 that vouch for each request in it.
         let is_backed = slot.is_chosen || slot.is_committed || slot.prepares.count(view, digest) >= self.quorum.weak();
         let is_believed = is_backed || ids.as_deref().is_some_and(|ids| ids.iter().all(|id| self.pool.believes(id)));
-        if slot.requests.is_none()
-            && let Some(ids) = &ids
-        {
-            let requests: Option<Vec<Request>> = ids.iter().map(|id| self.pool.request(id).cloned()).collect();
-            slot.requests = requests.map(Into::into);
-        }
         // A leader may fill numbers with nothing where somebody waits for a checkpoint, but not keep others busy with that.
         let is_padding = digest == self.empty && !slot.is_chosen && !slot.is_committed;
         let is_too_much = is_padding && self.padded_at == Some(self.ticks) && !broken(Mutant::PaddingUnlimited);
@@ -300,12 +295,7 @@ impl<A: Application> Replica<A> {
         if digest == self.empty {
             (slot.ids, slot.requests) = (Some([].into()), Some([].into()));
         }
-        if slot.requests.is_none()
-            && let Some(ids) = &slot.ids
-        {
-            let requests: Option<Vec<Request>> = ids.iter().map(|id| self.pool.request(id).cloned()).collect();
-            slot.requests = requests.map(Into::into);
-        }
+        slot.gather(&self.pool);
         if slot.requests.is_some() {
             slot.is_committed = true;
             self.log_list(sequence);
@@ -377,7 +367,8 @@ impl<A: Application> Replica<A> {
         for (sequence, digest) in lists {
             outbox.send(peer, Message::FetchList { sequence, digest });
         }
-        let missing = self.pool.wanted(BATCH_REQUESTS_MAX);
+        let missing = self.pool.wanted(self.wanted_to.take(), BATCH_REQUESTS_MAX);
+        self.wanted_to = missing.get(BATCH_REQUESTS_MAX - 1).copied();
         if !missing.is_empty() {
             outbox.send(peer, Message::FetchRequests(missing));
         }
@@ -430,8 +421,12 @@ impl<A: Application> Replica<A> {
         self.check_committed(now, sequence, outbox);
     }
 
-    /// Says again what a replica lacks that is not as far as this one.
-    pub(super) fn on_status(&mut self, from: Party, status: Status, outbox: &mut OutboxOf<Self>) {
+    /// Says again what a replica lacks that is not as far as this one: once a tick, as that may be much, and says it once in two itself.
+    pub(super) fn on_status(&mut self, now: Time, index: u16, status: Status, outbox: &mut OutboxOf<Self>) {
+        if !self.told_of_status.may(now, index) && !broken(Mutant::StatusUnlimited) {
+            return;
+        }
+        let from = self.party(index);
         if let Some((view, signature, _)) = self.new_view.as_ref().filter(|(view, ..)| view.view > status.entered) {
             outbox.send(from, Message::NewView(view.clone(), signature.clone()));
         }

@@ -14,7 +14,8 @@
 //! its leader, `2f+1` must have done so since the request became due.
 //!
 //! What is kept is bounded, and charged to whoever brought it: a client has room for [`CLIENT_REQUESTS_MAX`] requests that it gave this replica
-//! itself, and each other replica for as many again that it vouches for in that client's name.
+//! itself, and each other replica for twice as many that it vouches for in that client's name. Where that comes to very many of all clients, those in whose
+//! name it vouches for most lose what never became due.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -30,8 +31,10 @@ use super::request::{Request, RequestId, RequestKey};
 pub const CLIENT_REQUESTS_MAX: usize = 4_096;
 /// How many bytes their payloads may have together.
 pub const CLIENT_BYTES_MAX: usize = 16 << 20;
-/// For how many requests each other replica may vouch, whoever they are of.
+/// For how many requests each other replica may vouch, whoever they are of; more take the place of others.
 pub const PEER_REQUESTS_MAX: usize = 1 << 17;
+/// So many are dropped at once for those that come, as looking for them takes long.
+const DROPPED_AT_ONCE: usize = 64;
 
 /// The least speed at which a leader has to work off what is due, in nanoseconds a request and nanoseconds a byte.
 const NS_PER_REQUEST: u64 = 1_000_000;
@@ -168,7 +171,10 @@ impl Pool {
         let same_name = candidates.iter().filter(|candidate| candidate.vouchers.contains(from)).count();
         let place = usize::from(from);
         let used = self.vouched.get(&id.key.client).map_or(0, |vouched| vouched[place]);
-        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX || self.peers[place] >= PEER_REQUESTS_MAX {
+        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX {
+            return;
+        }
+        if self.peers[place] >= PEER_REQUESTS_MAX && (broken(Mutant::VouchesFilled) || !self.make_room_of(from, used)) {
             return;
         }
         self.back(now, id, from);
@@ -185,10 +191,11 @@ impl Pool {
         self.wanted.contains(id)
     }
 
-    /// What it waits for.
+    /// What it waits for, by names, from behind `after`: what nobody gives it is in no other's way.
     #[must_use]
-    pub fn wanted(&self, max: usize) -> Vec<RequestId> {
-        self.wanted.iter().take(max).copied().collect()
+    pub fn wanted(&self, after: Option<RequestId>, max: usize) -> Vec<RequestId> {
+        let from = after.filter(|_| !broken(Mutant::SameWantedFirst)).map_or(Bound::Unbounded, Bound::Excluded);
+        self.wanted.range((from, Bound::Unbounded)).take(max).copied().collect()
     }
 
     /// Keeps a request that this replica vouches for from now on.
@@ -371,6 +378,44 @@ impl Pool {
         self.peers[place] += 1;
     }
 
+    /// Whether a replica that vouches for very much may vouch for one more request of a client in whose name it vouches for `used`. Some are dropped for
+    /// it that never became due, of the client in whose name it vouches for most: who leaves much behind takes no room from others.
+    fn make_room_of(&mut self, from: u16, used: usize) -> bool {
+        let place = usize::from(from);
+        let most = self.vouched.iter().map(|(client, vouched)| (vouched[place], *client)).max();
+        let Some((most, client)) = most.filter(|(most, _)| *most > used) else { return false };
+        let low = RequestKey { client, session: Session(0), number: 0 };
+        let of_client = self.pending.range((Bound::Included(low), Bound::Unbounded)).take_while(|(key, _)| key.client == client);
+        let candidates = of_client.flat_map(|(key, candidates)| candidates.iter().map(|candidate| (*key, candidate)));
+        let left = candidates.filter(|(_, candidate)| candidate.due.is_none() && candidate.vouchers.contains(from));
+        let ids = left.map(|(key, candidate)| RequestId { key, digest: candidate.digest });
+        let ids: Vec<RequestId> = ids.take(DROPPED_AT_ONCE.min(most - used)).collect();
+        ids.iter().for_each(|id| self.drop_vouch(from, id));
+        !ids.is_empty()
+    }
+
+    /// `from` counts no longer among those who vouch for a request that is not due.
+    fn drop_vouch(&mut self, from: u16, id: &RequestId) {
+        let weak = self.quorum.weak();
+        let Some(candidate) = self.find_mut(id) else { return };
+        candidate.vouchers.remove(from);
+        candidate.again.remove(from);
+        let count = candidate.vouchers.count();
+        self.release(id.key.client, Voters::of(from));
+        if count < weak {
+            self.wanted.remove(id);
+        }
+        // This replica vouches for whatever it holds.
+        if count == 0
+            && let Some(candidates) = self.pending.get_mut(&id.key)
+        {
+            candidates.retain(|candidate| candidate.digest != id.digest);
+            if candidates.is_empty() {
+                self.pending.remove(&id.key);
+            }
+        }
+    }
+
     /// Whether the client may give this replica one more request. What it left behind long ago makes room, if it never became due.
     fn make_room(&mut self, client: ClientId, bytes: usize) -> bool {
         let usage = self.clients.get(&client).copied().unwrap_or_default();
@@ -490,6 +535,37 @@ mod tests {
             assert_eq!(heard, Heard::First, "what never became due makes room");
         }
         assert_eq!(pool.keys().count(), CLIENT_REQUESTS_MAX);
+    }
+
+    #[test]
+    fn clients_that_leave_much_behind_take_no_room_from_others() {
+        let mut pool = pool();
+        let left =
+            |client, number| RequestId { key: RequestKey { client: ClientId(client), session: Session(1), number }, digest: [0; 32] };
+        for client in 10..=10 + (PEER_REQUESTS_MAX / CLIENT_REQUESTS_MAX) as u64 {
+            for voucher in [1, 2] {
+                (1..=CLIENT_REQUESTS_MAX as u64).for_each(|number| pool.vouch(Time(0), voucher, &left(client, number)));
+            }
+        }
+        let full =
+            |pool: &Pool| pool.peers[1..3].iter().all(|count| (PEER_REQUESTS_MAX - DROPPED_AT_ONCE..=PEER_REQUESTS_MAX).contains(count));
+        assert!(full(&pool), "{:?}", pool.peers);
+        for number in 1..=10 {
+            due(&mut pool, 0, number);
+        }
+        assert!(pool.due().count() == 10 && full(&pool), "{:?}", pool.peers);
+        assert!(pool.pending.len() <= PEER_REQUESTS_MAX + 10, "what nobody vouches for any more is gone");
+    }
+
+    #[test]
+    fn what_nobody_gives_is_in_no_others_way() {
+        let mut pool = pool();
+        let ids: Vec<RequestId> = (1..=5).map(|number| request(1, number, "").id(CLUSTER)).collect();
+        for voucher in [1, 2] {
+            ids.iter().for_each(|id| pool.vouch(Time(0), voucher, id));
+        }
+        assert_eq!(pool.wanted(None, 3), ids[..3]);
+        assert_eq!(pool.wanted(Some(ids[2]), 3), ids[3..]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::application::{Answer, Application};
 use super::checkpoints::OwnCheckpoint;
 use super::choice::Choice;
 use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsigned, ViewChange};
+use super::paced::Paced;
 use super::pool::{LeaderTimeout, Pool};
 use super::queries::Queries;
 use super::quorum::Quorum;
@@ -147,6 +148,11 @@ pub struct Replica<A: Application> {
     last_tick: Time,
     /// Up to which request it last said what it vouches for, if there were more.
     vouched_to: Option<RequestId>,
+    /// Up to which request it last asked for what it lacks, if there were more.
+    pub(super) wanted_to: Option<RequestId>,
+    /// Who was told of late what it lacks, as it is not as far as this one; and how a view began that it has missed.
+    pub(super) told_of_status: Paced,
+    pub(super) shown_view: Paced,
     /// What it knows of the others while it comes back from an empty disk.
     pub(super) rebuild: Option<Rebuild>,
     /// Whether somebody who comes back has asked how far it is since it last proposed an empty list.
@@ -215,6 +221,9 @@ impl<A: Application> Replica<A> {
             ticks: 0,
             last_tick: Time(0),
             vouched_to: None,
+            wanted_to: None,
+            told_of_status: Paced::default(),
+            shown_view: Paced::default(),
             rebuild: None,
             is_asked_to_pad: false,
             padded_at: None,
@@ -492,7 +501,7 @@ impl<A: Application> Replica<A> {
         match message {
             // What needs no signature counts from its sender's channel only, and nobody has one to itself.
             Message::Checkpoint(vote, signature) => self.on_checkpoint(now, vote, signature, outbox),
-            Message::ViewChange(vote, signature) => self.on_view_change(now, vote, signature, outbox),
+            Message::ViewChange(vote, signature) => self.on_view_change(now, index, vote, signature, outbox),
             Message::NewView(view, signature) => self.on_new_view(now, view, signature, outbox),
             Message::Stable(certificate) => self.on_stable(now, certificate, outbox),
             _ if replica == self.me => {}
@@ -501,7 +510,7 @@ impl<A: Application> Replica<A> {
             Message::Prepare(claim) => self.on_prepare(now, index, claim, outbox),
             Message::Commit(claim) => self.on_commit(now, index, claim, outbox),
             Message::Decided { sequence, digest } => self.on_decided(now, index, (sequence, digest), outbox),
-            Message::Status(status) => self.on_status(from, status, outbox),
+            Message::Status(status) => self.on_status(now, index, status, outbox),
             Message::FetchRequests(ids) => self.on_fetch_requests(from, &ids, outbox),
             Message::Requests(requests) => self.on_requests(now, &requests),
             Message::FetchList { sequence, digest } => self.on_fetch_list(from, sequence, digest, outbox),

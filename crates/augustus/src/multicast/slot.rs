@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mutants::{Mutant, broken};
 use types::Digest;
 
 use super::message::Claim;
-use super::request::{Request, RequestId};
+use super::pool::Pool;
+use super::request::{BATCH_BYTES_MAX, Request, RequestId};
 
 /// One number. It is about one list at a time: when a view begins with another one there, the claims to the former are void.
 #[derive(Debug, Default)]
@@ -45,6 +47,17 @@ impl Slot {
         if self.digest != Some(digest) {
             let Self { voted, prepares, commits, decisions, .. } = std::mem::take(self);
             *self = Self { digest: Some(digest), voted, prepares, commits, decisions, ..Self::default() };
+        }
+    }
+
+    /// Puts the list together once all requests in it are here. One that is longer than lists may be is never whole, so that nobody honest accepts it:
+    /// its names do not tell how long it is, and nobody could read it back.
+    pub fn gather(&mut self, pool: &Pool) {
+        if let (None, Some(ids)) = (&self.requests, &self.ids) {
+            let requests: Option<Vec<Request>> = ids.iter().map(|id| pool.request(id).cloned()).collect();
+            let bytes = |requests: &[Request]| requests.iter().map(|request| request.payload.len()).sum::<usize>();
+            let whole = requests.filter(|requests| bytes(requests) <= BATCH_BYTES_MAX || broken(Mutant::ListUnbounded));
+            self.requests = whole.map(Into::into);
         }
     }
 

@@ -51,7 +51,7 @@ impl<A: Application> Replica<A> {
         }
         let certificate = stable.clone();
         if self.transfer.as_ref().is_none_or(|transfer| transfer.certificate.sequence != certificate.sequence) {
-            let pages = self.pages_at_hand();
+            let pages = self.transfer.take().map(|transfer| transfer.pages).unwrap_or_default();
             self.transfer =
                 Some(Transfer { certificate, head: None, pages, asked: BTreeSet::new(), liars: Voters::default(), turn: self.ticks });
         }
@@ -62,19 +62,22 @@ impl<A: Application> Replica<A> {
         self.ask_for_state(now, outbox);
     }
 
-    /// What an attempt before this one got, and what this replica's last own state has.
-    fn pages_at_hand(&mut self) -> BTreeMap<Digest, Bytes> {
-        let mut pages = self.transfer.take().map(|transfer| transfer.pages).unwrap_or_default();
-        if let Some((sequence, own)) = self.checkpoints.last_key_value()
-            && let Ok(head) = Head::from_bytes(own.head.clone(), self.cluster.id())
-        {
-            for (index, digest) in head.pages.iter().enumerate() {
-                pages.extend(self.application.page(*sequence, index).map(|page| (*digest, page)));
+    /// Of the pages of the state that is taken over those that are here: from an attempt before this one, or in this replica's last own state. What is not in
+    /// the state any more goes.
+    fn keep_at_hand(&self, digests: &[Digest], pages: &mut BTreeMap<Digest, Bytes>) {
+        let cluster = self.cluster.id();
+        let wanted: BTreeSet<Digest> = digests.iter().copied().collect();
+        pages.retain(|digest, _| wanted.contains(digest) || broken(Mutant::OldPagesKept));
+        let Some((sequence, own)) = self.checkpoints.last_key_value() else { return };
+        let Ok(head) = Head::from_bytes(own.head.clone(), cluster) else { return };
+        for (index, digest) in head.pages.iter().enumerate().filter(|(_, digest)| wanted.contains(*digest)) {
+            if !pages.contains_key(digest)
+                // Its own state may be the one that is wrong.
+                && let Some(page) = self.application.page(*sequence, index).filter(|page| page_digest(cluster, page) == *digest)
+            {
+                pages.insert(*digest, page);
             }
         }
-        // Its own state may be the one that is wrong.
-        pages.retain(|digest, page| page_digest(self.cluster.id(), page) == *digest);
-        pages
     }
 
     /// Asks the next replica for the head, or several for a page each.
@@ -122,7 +125,12 @@ impl<A: Application> Replica<A> {
         };
         let is_right = state_digest(cluster, sequence, &head) == transfer.certificate.digest || broken(Mutant::HeadUnchecked);
         match Head::from_bytes(head.clone(), cluster) {
-            Ok(parts) if is_right => transfer.head = Some((Bytes::copy_from_slice(&head), parts.pages)),
+            Ok(parts) if is_right => {
+                let mut pages = std::mem::take(&mut transfer.pages);
+                transfer.head = Some((Bytes::copy_from_slice(&head), parts.pages.clone()));
+                self.keep_at_hand(&parts.pages, &mut pages);
+                self.transfer.as_mut().expect("it is under way").pages = pages;
+            }
             _ => {
                 transfer.liars.insert(from);
             }
@@ -186,5 +194,30 @@ impl<A: Application> Replica<A> {
             let length = bytes.len();
             outbox.send_large(from, Message::Page { sequence, index, bytes }, length);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::world::{CLUSTER, World, request};
+    use super::*;
+
+    #[test]
+    fn of_the_pages_at_hand_those_of_the_state_stay_and_its_own_are_found() {
+        let mut world = World::new();
+        for number in 1..=40 {
+            world.ask_all(&request(1, number, "a"));
+            world.settle();
+        }
+        let replica = world.node(1).replica();
+        let (sequence, own) = replica.checkpoints.last_key_value().expect("it has states of its own");
+        let digests = Head::from_bytes(own.head.clone(), CLUSTER).expect("it was encoded here").pages;
+        assert!(digests.len() > 1);
+        let page = |text: &'static str| (page_digest(CLUSTER, text.as_bytes()), Bytes::from_static(text.as_bytes()));
+        let (wanted, old) = (page("of the state"), page("of an earlier one"));
+        let mut pages = BTreeMap::from([wanted.clone(), old]);
+        replica.keep_at_hand(&[digests[0], wanted.0], &mut pages);
+        let first = replica.application.page(*sequence, 0).expect("it keeps it");
+        assert_eq!(pages, BTreeMap::from([wanted, (digests[0], first)]));
     }
 }

@@ -15,6 +15,7 @@ use mutants::{Mutant, broken};
 use super::application::Application;
 use super::choice::{Choice, choose};
 use super::message::{Claim, Message, NewView, Unsigned, ViewChange};
+use super::paced::Paced;
 use super::pool::{LeaderTimeout, PEER_REQUESTS_MAX};
 use super::record::Record;
 use super::replica::{DOUBLINGS_MAX, Replica};
@@ -89,7 +90,14 @@ impl<A: Application> Replica<A> {
         self.sign(&Unsigned::ViewChange(statement), outbox);
     }
 
-    pub(super) fn on_view_change(&mut self, now: Time, vote: ViewChange, signature: BatchSignature, outbox: &mut OutboxOf<Self>) {
+    pub(super) fn on_view_change(
+        &mut self,
+        now: Time,
+        from: u16,
+        vote: ViewChange,
+        signature: BatchSignature,
+        outbox: &mut OutboxOf<Self>,
+    ) {
         if vote.signer.shard != self.me.shard {
             return;
         }
@@ -99,8 +107,10 @@ impl<A: Application> Replica<A> {
         }
         if let Some((view, view_signature, choice)) = &self.new_view {
             let is_void = |claim: &Claim| is_void(choice, view.view, claim);
-            // It has not heard how a view began that it has left, or is on its way to.
-            if signer != self.me.index && (vote.view <= view.view || vote.prepared.iter().any(is_void)) && !broken(Mutant::ViewUnshown) {
+            // It has not heard how a view began that it has left, or is on its way to. Whoever says again what another said long ago has nothing sent there.
+            let has_missed = signer != self.me.index && (vote.view <= view.view || vote.prepared.iter().any(is_void));
+            let may_show = |shown: &mut Paced| (from == signer && shown.may(now, signer)) || broken(Mutant::ViewShownUnasked);
+            if has_missed && may_show(&mut self.shown_view) && !broken(Mutant::ViewUnshown) {
                 outbox.send(self.party(signer), Message::NewView(view.clone(), view_signature.clone()));
             }
         }

@@ -129,6 +129,7 @@ impl<S: System> World<S> {
         let replica = &mut self.replicas[at];
         let id = replica.id;
         replica.turn_at = None;
+        let was_told = !replica.commands.is_empty();
         let turn = replica.turn(self.now, &mut self.disk, |inbox| self.checker.hears(id, inbox));
         // A sync takes its time, and now and then a long one; what arrives meanwhile waits for the next turn.
         let sync_us = if self.disk.chance(3) { 20_000 } else { self.disk.between(20, 300) };
@@ -144,6 +145,9 @@ impl<S: System> World<S> {
             }
             let late = self.replicas[at].liar.as_mut().map_or(0, |liar| liar.holds_back(&message));
             self.send(Actor::Replica(at), Party::Replica(id), departs + late, to, &message);
+        }
+        if was_told && self.replicas[at].commands.is_empty() {
+            self.checker.has_taken_over(id);
         }
         match turn.failure {
             Some(error) if self.replicas[at].is_rotten() => self.stay_away(at, error),

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::super::message::Status;
+use super::super::replica::TICK_MS;
 use super::super::request::name_of;
 use super::super::{Message, Request, RequestKey};
 use super::world::{CLUSTER, World, key, party, replica, request, without};
@@ -147,4 +149,49 @@ fn replicas_that_believe_parts_of_a_list_tell_each_other_which() {
     assert_eq!((told.borrow().len(), told.borrow().values().all(|count| *count == 2)), (6, true), "{told:?}");
     world.run_ms(200);
     world.assert_delivered(&[1, 2, 3], requests.iter().map(|request| request.key).collect());
+}
+
+/// Three requests that are due, and together longer than a list may be, in one list of the leader's.
+#[test]
+fn a_list_that_could_not_be_read_back_is_nobodys() {
+    let mut world = World::new();
+    world.crash(0);
+    let payload = "x".repeat(960 << 10);
+    let requests: Vec<Request> = (1..=3).map(|client| request(client, 1, &payload)).collect();
+    requests.iter().for_each(|request| world.ask(request, &[1, 2, 3]));
+    world.settle();
+    let ids = requests.iter().map(|request| request.id(CLUSTER)).collect();
+    let list = Message::Propose { view: 0, sequence: 1, ids };
+    (1..=3).for_each(|to| world.inject(party(0), to, &list));
+    world.settle();
+    assert_eq!(world.delivered(1), []);
+    world.run_ms(5_000);
+    (1..=3).for_each(|index| world.crash(index));
+    (1..=3).for_each(|index| world.start(index));
+    world.run_ms(1_000);
+    world.assert_delivered(&[1, 2, 3], requests.iter().map(|request| request.key).collect());
+}
+
+#[test]
+fn who_says_again_and_again_how_far_it_is_is_told_once_a_tick_what_it_lacks() {
+    let mut world = World::new();
+    let told = Rc::new(RefCell::new(0));
+    let counted = Rc::clone(&told);
+    world.bend = Box::new(move |from, to, message| {
+        *counted.borrow_mut() += usize::from(from == party(1) && to == party(3) && matches!(message, Message::Commit(_)));
+        if to == party(3) { Vec::new() } else { vec![message] }
+    });
+    (1..=3).for_each(|number| world.ask(&request(1, number, "a"), &[0, 1, 2]));
+    world.settle();
+    let told_of = |world: &mut World, times: usize| {
+        *told.borrow_mut() = 0;
+        let behind = Message::Status(Status { entered: 0, stable: 0, delivered: 0 });
+        (0..times).for_each(|_| world.inject(party(3), 1, &behind));
+        world.settle();
+        *told.borrow()
+    };
+    let once = told_of(&mut world, 1);
+    assert!(once > 0);
+    world.now = world.now.after_ms(TICK_MS);
+    assert_eq!((told_of(&mut world, 50), told_of(&mut world, 50)), (once, 0));
 }

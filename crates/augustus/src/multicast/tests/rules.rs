@@ -170,6 +170,28 @@ fn two_that_leave_a_view_are_followed_and_one_is_not() {
 }
 
 #[test]
+fn what_another_said_long_ago_has_nothing_sent_to_it() {
+    let mut world = World::new();
+    world.crash(0);
+    world.ask(&request(1, 1, "a"), &[1, 2, 3]);
+    world.run_ms(3_000);
+    assert_eq!(world.node(1).replica().status().entered, 1);
+    let shown = Rc::new(RefCell::new(0));
+    let counted = Rc::clone(&shown);
+    world.bend = Box::new(move |from, to, message| {
+        *counted.borrow_mut() += usize::from(from == party(1) && to == party(2) && matches!(message, Message::NewView(..)));
+        vec![message]
+    });
+    let old = view_change(&world, 2, 1);
+    (0..10).for_each(|_| world.inject(party(3), 1, &old));
+    world.settle();
+    assert_eq!(*shown.borrow(), 0);
+    (0..10).for_each(|_| world.inject(party(2), 1, &old));
+    world.settle();
+    assert_eq!(*shown.borrow(), 1);
+}
+
+#[test]
 fn a_view_that_was_left_is_not_entered_again_after_a_restart() {
     let mut world = World::new();
     world.bend = Box::new(|from, to, message| match &message {

@@ -710,6 +710,10 @@ impl simulator::Checker<Basil> for Checker {
         self.rights.goes_by(by, cluster);
     }
 
+    fn has_taken_over(&mut self, by: ReplicaId) {
+        self.rights.has_taken_over(by);
+    }
+
     fn departs(&mut self, message: &Message) {
         self.seen(message);
     }

@@ -1,7 +1,8 @@
 //! What clients may read and write, by the configurations that replicas go by.
 //!
 //! Replicas take over a configuration at different times, and each judges by its own. A replica that votes to commit has judged the transaction at some time
-//! since it was first shown to anybody; what it answers and shows, it shows by the configuration that it goes by then.
+//! since it was first shown to anybody; what it answers and shows, it shows by the configuration that it goes by then. In the turn in which it takes one
+//! over, that may still be the one before: what was due comes first in a turn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub(super) struct Rights {
     first: Arc<Cluster>,
     /// Of each replica: how many transactions had been shown when it began to go by each.
     gone_by: BTreeMap<ReplicaId, Vec<(usize, Arc<Cluster>)>>,
+    /// Those before the current one by which a replica may still answer.
+    left: BTreeMap<ReplicaId, Vec<Arc<Cluster>>>,
     /// How many transactions had been shown before each.
     shown: BTreeMap<TransactionId, usize>,
 }
@@ -24,14 +27,22 @@ pub(super) struct Rights {
 impl Rights {
     /// Everybody goes by the rights in `first`.
     pub fn new(first: Arc<Cluster>) -> Self {
-        Self { first, gone_by: BTreeMap::new(), shown: BTreeMap::new() }
+        Self { first, gone_by: BTreeMap::new(), left: BTreeMap::new(), shown: BTreeMap::new() }
     }
 
     /// A replica goes by the rights in `cluster` from now on.
     pub fn goes_by(&mut self, by: ReplicaId, cluster: &Arc<Cluster>) {
-        if self.current(by).clients() != cluster.clients() {
+        let current = self.current(by);
+        if current.clients() != cluster.clients() {
+            let before = Arc::clone(current);
+            self.left.entry(by).or_default().push(before);
             self.gone_by.entry(by).or_default().push((self.shown.len(), Arc::clone(cluster)));
         }
+    }
+
+    /// From now on a replica answers by the last configuration alone.
+    pub fn has_taken_over(&mut self, by: ReplicaId) {
+        self.left.remove(&by);
     }
 
     /// Somebody shows a transaction.
@@ -40,8 +51,14 @@ impl Rights {
         self.shown.entry(id).or_insert(before);
     }
 
-    fn current(&self, by: ReplicaId) -> &Cluster {
-        self.gone_by.get(&by).and_then(|all| all.last()).map_or(&*self.first, |(_, cluster)| cluster)
+    fn current(&self, by: ReplicaId) -> &Arc<Cluster> {
+        self.gone_by.get(&by).and_then(|all| all.last()).map_or(&self.first, |(_, cluster)| cluster)
+    }
+
+    /// Whether a replica that answers a client now goes by a configuration under which that has the right to it.
+    fn permits(&self, by: ReplicaId, client: ClientId, what: impl Fn(&Permission) -> bool) -> bool {
+        let mut all = self.left.get(&by).into_iter().flatten().chain([self.current(by)]);
+        all.any(|cluster| cluster.permission(client).is_some_and(&what))
     }
 
     /// Those by which a replica has gone since a transaction was first shown.
@@ -69,7 +86,7 @@ impl Rights {
 
     /// Whether a client may ask a replica that.
     pub fn may_ask(&self, by: ReplicaId, client: ClientId, question: &Question) -> bool {
-        self.current(by).permission(client).is_some_and(|permission| match question {
+        self.permits(by, client, |permission| match question {
             Question::Keys(keys) => keys.iter().all(|key| permission.may_read(key)),
             Question::Range(range, _) => permission.may_read_range(range),
         })
@@ -82,7 +99,7 @@ impl Rights {
             let mut keys = reads.chain(transaction.writes().iter().map(|write| &write.key));
             keys.all(|key| permission.may_read(key)) && transaction.ranges().iter().all(|range| permission.may_read_range(range))
         };
-        client == transaction.timestamp().client || self.current(by).permission(client).is_some_and(may_read_all)
+        client == transaction.timestamp().client || self.permits(by, client, may_read_all)
     }
 }
 
@@ -155,9 +172,12 @@ mod tests {
         assert!(!rights.may_ask(replica(0), OTHER, &question) && !rights.may_ask(replica(0), OTHER, &range));
         assert!(!rights.may_see(replica(0), OTHER, &transaction) && rights.may_see(replica(0), AUTHOR, &transaction));
         rights.goes_by(replica(0), &cluster("a", ""));
+        rights.has_taken_over(replica(0));
         assert!(rights.may_ask(replica(0), OTHER, &question) && rights.may_ask(replica(0), OTHER, &range));
         assert!(rights.may_see(replica(0), OTHER, &transaction) && !rights.may_see(replica(1), OTHER, &transaction));
         rights.goes_by(replica(0), &cluster("", "b"));
+        assert!(rights.may_ask(replica(0), OTHER, &question), "its machine may not have been told yet");
+        rights.has_taken_over(replica(0));
         assert!(!rights.may_ask(replica(0), OTHER, &question) && rights.may_ask(replica(0), OTHER, &range));
     }
 }
