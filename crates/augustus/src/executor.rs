@@ -20,7 +20,8 @@ use types::{ClientId, Cluster, Digest, Direction, Key, KeyRange, ShardId, Transa
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
 use crate::limits::{
-    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX,
+    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX,
+    STATE_PAGES_MAX, UNSETTLED_MAX,
 };
 use crate::locks::{Lock, LockTable, Structural};
 use crate::multicast::message::QUERY_ANSWER_BYTES_MAX;
@@ -60,6 +61,8 @@ pub struct Executor {
     given: BTreeMap<ClientId, usize>,
     /// The page that is hashed next of those that nobody changes. No part of the state.
     scrubbed: usize,
+    /// With so many pages in use it takes no new keys.
+    pages_max: usize,
 }
 
 /// A page that came to hold something else than at the last checkpoint, and no transaction has changed it.
@@ -115,8 +118,17 @@ impl Executor {
             tree: Tree::new(settings.cluster.id()),
             given: BTreeMap::new(),
             scrubbed: 0,
+            pages_max: STATE_PAGES_MAX,
             settings,
         }
+    }
+
+    /// The same with room for fewer pages: for experiments. All replicas of a shard must have the same.
+    #[cfg(feature = "lab")]
+    #[must_use]
+    pub fn with_pages_max(mut self, pages_max: usize) -> Self {
+        self.pages_max = pages_max;
+        self
     }
 
     /// The last batch that was executed.
@@ -337,6 +349,9 @@ impl Executor {
         if !permission.is_some_and(|permission| transaction.is_permitted(permission)) && !broken(Mutant::RightsUnasked) {
             return Err(AbortReason::NotPermitted);
         }
+        if self.directory.used() >= self.pages_max && self.has_new_keys(transaction) && !broken(Mutant::StateUnbounded) {
+            return Err(AbortReason::Full);
+        }
         if is_alone && self.locks.is_empty() {
             return Ok(Load::default());
         }
@@ -362,6 +377,15 @@ impl Executor {
             return Err(AbortReason::Unsettled);
         }
         Ok(load)
+    }
+
+    /// Whether it has keys here that are not there yet.
+    fn has_new_keys(&self, transaction: &Transaction) -> bool {
+        let Settings { cluster, shard, .. } = &self.settings;
+        transaction.operations_at(cluster, *shard).any(|(_, operation)| match operation {
+            Operation::Insert(key, _) | Operation::Put(key, _) => self.rows.get(key).is_none(),
+            _ => false,
+        })
     }
 
     /// The locks of a transaction here (table 1).

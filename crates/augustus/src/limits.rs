@@ -36,6 +36,8 @@ pub const VOTERS_MAX: usize = 3 * types::limits::FAULTS_MAX + 1;
 pub const PAGE_ROWS_MAX: usize = 16;
 /// A page of several rows with more bytes is split.
 pub const PAGE_BYTES_MAX: usize = 4 << 10;
+/// A shard whose state has so many pages takes no new keys: the head of a checkpoint names them all, and has to be short enough to be read.
+pub const STATE_PAGES_MAX: usize = 7 << 20;
 /// The longest encoding of any page: that of a pending transaction, or of a session.
 pub const ENCODED_PAGE_BYTES_MAX: usize = 8 << 20;
 /// How many transactions one process of a client has under way.

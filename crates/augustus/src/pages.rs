@@ -92,6 +92,11 @@ impl Directory {
         self.pages.len()
     }
 
+    /// How many are in use.
+    pub fn used(&self) -> usize {
+        self.pages.len() - self.free.len()
+    }
+
     /// The directory of pages that were read back, none of them changed.
     pub fn of(owners: Vec<Owner>) -> Self {
         let number = |at: usize| PageNumber(u32::try_from(at).expect("pages were counted with 32 bits"));

@@ -180,6 +180,8 @@ pub enum AbortReason {
     NumberReused,
     /// The number is too old. If the transaction is of this shard alone, it may have taken place.
     Forgotten,
+    /// It has new keys, and the shard has no room for more.
+    Full,
 }
 
 /// Why a request was not served.
@@ -351,6 +353,7 @@ impl Encode for AbortReason {
             Self::NumberReused => 7,
             Self::Forgotten => 8,
             Self::VotedDown => 9,
+            Self::Full => 10,
         });
         match self {
             Self::Conflict(name, id, transaction) => {
@@ -382,6 +385,7 @@ impl Decode for AbortReason {
             7 => Self::NumberReused,
             8 => Self::Forgotten,
             9 => Self::VotedDown,
+            10 => Self::Full,
             _ => return Err(DecodeError::UnknownTag("a reason to abort")),
         })
     }

@@ -482,6 +482,7 @@ fn refusal(purpose: &Purpose, reason: AbortReason) -> Refusal {
         AbortReason::NotPermitted => Refusal::NotPermitted,
         AbortReason::AnswerTooLarge => Refusal::AnswerTooLarge,
         AbortReason::TooMuchPending | AbortReason::Unsettled => Refusal::Overloaded { after_ms: OVERLOADED_MS },
+        AbortReason::Full => Refusal::Invalid("a shard has no room for new keys: delete some".to_owned()),
         // With several shards it has not taken place, but that was the coordinator's to know.
         AbortReason::NumberReused | AbortReason::Forgotten => purpose.unknown(),
     }

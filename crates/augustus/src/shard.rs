@@ -14,6 +14,7 @@ use types::codec::{Decode as _, Encode as _};
 use types::{ClientId, ClusterId, Digest, ReplicaId};
 
 use crate::executor::{Executor, Settings, WrongPage};
+use crate::limits::STATE_PAGES_MAX;
 use crate::multicast::message::{PAGE_BYTES_MAX, QUERY_ANSWER_BYTES_MAX};
 use crate::multicast::{self, Answer, Application, Said, WrongPart, page_digest};
 use crate::pages::{self, Owner, PageNumber};
@@ -23,6 +24,7 @@ use crate::transaction::Transaction;
 
 /// So many of the executor's pages share pieces.
 const GROUP: usize = 64;
+const _: () = assert!(STATE_PAGES_MAX <= multicast::PAGES_MAX / 8 * 7 * GROUP, "what is not of rows has an eighth");
 /// So many pages of a state that was wrong are named.
 const DIFFERING_MAX: usize = 4;
 

@@ -121,6 +121,7 @@ fn every_request_and_every_answer_has_one_encoding() {
         AbortReason::VotedDown,
         AbortReason::NumberReused,
         AbortReason::Forgotten,
+        AbortReason::Full,
     ];
     let verdicts = aborts.into_iter().map(Verdict::Abort).chain([Verdict::Commit(None), Verdict::Commit(Some(found))]);
     let refusals = [

@@ -608,3 +608,24 @@ fn requests_that_are_none_are_refused_alike() {
     let replies = executor.deliver(executor.sequence() + 1, &[Ordered { client: ALICE, request: Err(Unreadable) }]);
     assert_eq!(replies[0].answer, Answer::Refused(Refusal::Unreadable));
 }
+
+#[test]
+fn a_shard_that_is_full_takes_no_new_keys_and_goes_on() {
+    let mut harness = harness(1);
+    let of_shard = harness.executors.remove(0).map(|executor| executor.with_pages_max(24));
+    harness.executors.insert(0, of_shard);
+    let mut run = |number: u64, operations| {
+        let transaction = harness.transaction(ALICE, 1, number, operations);
+        match harness.run(0, &transaction) {
+            Verdict::Abort(reason) => Err(reason),
+            Verdict::Commit(_) => Ok(Vote::Commit),
+        }
+    };
+    let full =
+        (1..2_000).find(|number| run(*number, vec![put(&format!("key{number:04}"), "1")]) == Err(AbortReason::Full)).expect("it ends");
+    assert!(full > 100, "{full}");
+    assert_eq!(run(full + 1, vec![put("key0001", "2")]), Ok(Vote::Commit), "what is there may change");
+    let gone = (1..full).map(|number| Operation::Delete(key(&format!("key{number:04}")))).collect();
+    assert_eq!(run(full + 2, gone), Ok(Vote::Commit));
+    assert_eq!(run(full + 3, vec![put("new", "1")]), Ok(Vote::Commit), "there is room again");
+}

@@ -8,7 +8,7 @@ use store::{StorageBackend, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId};
 
 use crate::check::AbortReason;
-use crate::coordinator::{Command, Coordinator, CoordinatorCounts, FINISHES_MAX};
+use crate::coordinator::{Command, Coordinator, FINISHES_MAX};
 use crate::message::{Message, Refusal, Subject, Unsigned};
 use crate::peer_clocks::{PeerClocks, Standing};
 use crate::quorum::Quorums;
@@ -90,12 +90,6 @@ impl<M: StorageBackend> Node<M> {
     /// Refuses what this client begins, as it was seen to lie before this process started, as long as it has that key.
     pub fn refuse_liar(&mut self, client: ClientId, public_key: [u8; 32]) {
         self.replica.refuse_liar(client, public_key);
-    }
-
-    /// What the janitor has done.
-    #[must_use]
-    pub fn janitor_counts(&self) -> CoordinatorCounts {
-        self.janitor.counts()
     }
 
     fn step_replica(&mut self, now: Time, input: InputOf<Replica<M>>, outbox: &mut OutboxOf<Self>) {

@@ -218,6 +218,9 @@ pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
         "--placement" => Some(*cluster.placement() == asked.placement.0),
         "--clients" => Some(cluster.clients().len() == count(asked.clients)),
         "--operators" => Some(topology.chain.newest().operators.keys.len() == count(asked.operators)),
+        "--operators-needed" => {
+            Some(asked.operators_needed.is_none_or(|needed| topology.chain.newest().operators.needed == needed))
+        }
         _ => None,
     };
     let (comparable, late): (Vec<&String>, Vec<&String>) = shape.names.iter().partition(|name| as_made(name).is_some());
@@ -229,7 +232,7 @@ pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
     if !late.is_empty() {
         let names: Vec<&str> = late.iter().map(|name| name.as_str()).collect();
         eprintln!(
-            "warning: {} had no effect: the cluster in {} is made already; its settings stand in the replicas' node.toml",
+            "warning: {} had no effect: the cluster in {} is made already; change node.toml or client.toml in its folders instead",
             names.join(", "),
             folder.display()
         );

@@ -46,7 +46,7 @@ use failure::{Done, Failure};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// What every command line of ours says at the end of its help.
-pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 done, and the answer is no (nothing there, a replica down, evidence found);\n\
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 done, and the answer is no (nothing there, a replica does not serve, evidence found);\n\
     2 what was asked or configured is wrong; 3 it could not be done.";
 
 /// What `--version` says: which build it is, and which others it understands.
@@ -120,7 +120,7 @@ pub enum Command {
     Shell(shell::ShellArgs),
     #[command(after_help = "Example:\n\
         \x20 bezant status --cluster bezant-data\n\n\
-        Ends with exit code 1 when a replica is down.")]
+        Ends with exit code 1 unless every replica serves.")]
     Status(status::StatusArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant bench rw-u --keys 100000 --load --clients 32 --seconds 10\n\

@@ -175,7 +175,7 @@ const COLUMNS: [Column; 8] = [
     Column { heading: "VERSION", worth: 2, cell: |_, status| word(&status["version"]) },
     Column { heading: "COMMITTED", worth: 9, cell: |_, status| number(&status["transactions"]["committed"]).to_string() },
     Column { heading: "ABORTED", worth: 4, cell: |_, status| number(&status["transactions"]["aborted"]).to_string() },
-    Column { heading: "UNDECIDED", worth: 9, cell: |_, status| number(&status["transactions"]["undecided"]).to_string() },
+    Column { heading: "UNDECIDED", worth: 9, cell: |_, status| counted(&status["transactions"]["undecided"]) },
     Column { heading: "JOURNAL", worth: 3, cell: |_, status| bytes(number(&status["store"]["journal_bytes"])) },
     Column { heading: "UP", worth: 9, cell: |_, status| duration(number(&status["uptime_seconds"])) },
     Column { heading: "HTTP", worth: 1, cell: |http, _| http.to_owned() },
@@ -331,6 +331,11 @@ fn tamed(status: Value) -> Value {
 /// A word of a status.
 fn word(value: &Value) -> String {
     value.as_str().unwrap_or("?").chars().take(20).collect()
+}
+
+/// A number, where the replica's engine counts that.
+fn counted(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string())
 }
 
 fn number(value: &Value) -> u64 {

@@ -142,7 +142,7 @@ impl Client {
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,
     {
-        self.persist(work, || self.begin()).await
+        self.run_retried(work, || self.begin()).await
     }
 
     /// Like [`Client::transact`], for work that only reads ([`Client::begin_read_only`]): what it reads is one state of the whole
@@ -166,7 +166,7 @@ impl Client {
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,
     {
-        self.persist(work, || self.begin_read_only()).await
+        self.run_retried(work, || self.begin_read_only()).await
     }
 
     /// Like [`Client::read`], of the past: `work` reads what was there at `as_of`, all that had committed by then and nothing later.
@@ -246,7 +246,7 @@ impl Client {
             let alone = Transaction::begin(Arc::clone(&self.connection), None);
             if writes { alone } else { alone.only_reading() }
         };
-        let Committed { value, commit, attempts } = self.persist(|txn| run_alone(txn, Arc::clone(&operations)), begin).await?;
+        let Committed { value, commit, attempts } = self.run_retried(|txn| run_alone(txn, Arc::clone(&operations)), begin).await?;
         // What was compared has committed: until then it might have been taken back.
         let value = value.map_err(|operation| Error::Refused(Refusal::CompareFailed { operation }))?;
         Ok(Committed { value, commit, attempts })
@@ -302,7 +302,7 @@ impl Client {
         self.connection.notices()
     }
 
-    async fn persist<T, F, W>(&self, work: W, begin: impl Fn() -> Transaction) -> Result<Committed<T>, Error>
+    async fn run_retried<T, F, W>(&self, work: W, begin: impl Fn() -> Transaction) -> Result<Committed<T>, Error>
     where
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,

@@ -2,7 +2,7 @@
 //! program adds ([`server`]); and the client that asks for them ([`http_client`]). Also what is known of
 //! the process and its disk ([`show_process`], [`show_disk`]).
 //!
-//! It changes nothing and knows no secret. It has no authentication, so it listens on a loopback address unless the
+//! Its own pages change nothing, and know no secret; the program's drill changes something, where `node.toml` allows it. It has no authentication, so it listens on a loopback address unless the
 //! configuration says otherwise.
 
 pub mod http_client;

@@ -336,6 +336,7 @@ mutants! {
     SettledUnordered: "Augustus, asked again", "a session is called settled as far as anybody asks who asks again";
     SignatureOfOther: "Augustus, the coordinator", "a replica's signature counts for an answer that it is not of";
     JanitorIdle: "Augustus, what clients leave", "what no client can finish stays pending";
+    StateUnbounded: "Augustus, checkpoints", "a shard takes new keys though the head of its next checkpoint could not be read";
     FirstLeftAgain: "Augustus, what clients leave", "replicas begin each time with what was left first, though it cannot be finished";
     SettledByAllOnly: "Augustus, what clients leave", "nothing is settled while one shard does not answer, though others need nothing of it";
     QueryQuorum: "Augustus, reads in one step", "f+1 equal answers from states as they are count";

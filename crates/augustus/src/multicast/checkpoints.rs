@@ -15,7 +15,7 @@ use super::replica::{OpenError, Replica};
 use super::windows::Windows;
 
 /// The most pages of a state.
-pub(super) const PAGES_MAX: usize = 1 << 17;
+pub(crate) const PAGES_MAX: usize = 1 << 17;
 /// So many bytes are hashed once more a tick of what nobody changes: some 2.6 MB a second.
 const SCRUBBED_BYTES: usize = 128 << 10;
 /// Votes count for so many checkpoints past the last stable one.

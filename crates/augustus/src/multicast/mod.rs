@@ -43,6 +43,8 @@ mod transfer;
 mod views;
 pub mod windows;
 
+pub(crate) use checkpoints::PAGES_MAX;
+
 pub use application::{Answer, Application, Said, WrongPart, page_digest};
 pub use message::{Message, ReplySignature, Unsigned};
 pub use node::{Node, NodeError};
