@@ -406,6 +406,7 @@ mutants! {
     RootSignedAnyhow: "signatures", "a root known to be good is good whatever signature stands beside it";
     ClusterUnnamed: "signatures", "what is signed and hashed does not name the cluster";
     SaidBeforeDurable: "the turn", "what a turn says leaves before its write, which may wait as a silent turn's does";
+    OldestSegmentUnmissed: "the store", "a journal whose oldest segments are gone is replayed from what is left";
     SyncSkipped: "the store", "what is written is not synced";
     ReplaySkipped: "the store", "a replica that comes back reads no journal";
     SegmentsUnbounded: "the store", "the segments of the journal grow in number while there is too little for a checkpoint";

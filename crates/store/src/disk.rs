@@ -4,6 +4,7 @@
 //! bezant.lock      held while a process uses the directory; says which
 //! identity.toml    whose data these are, in text, and whether they were used yet: from then on anything missing is a loss
 //! clean-end        after a graceful stop: how many batches the journal holds
+//! first-segment    once segments were released: the first that was not. It is there, or something is lost
 //! watermark        that of the newest checkpoint begun
 //! journal/         00000001.log …; next.log while one is being made; spare.* are old segments, to be recycled
 //! base/            the rows, in runs; `damaged` and `rows-lost` say that some cannot be read, or were given up
@@ -25,6 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
+use mutants::{Mutant, broken};
 use types::codec::Encode;
 use types::{ClientId, Direction, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
@@ -39,6 +41,7 @@ const IDENTITY: &str = "identity.toml";
 const CHECKSUM: &str = "checksum = \"";
 const WATERMARK: &str = "watermark";
 const CLEAN_END: &str = "clean-end";
+const FIRST_SEGMENT: &str = "first-segment";
 const JOURNAL: &str = "journal";
 const BASE: &str = "base";
 /// What a store in use consists of.
@@ -257,6 +260,12 @@ impl StorageBackend for Disk {
         if numbers.is_empty() && self.state == State::InUse {
             return Err(StoreError::Missing { location: format!("every segment in {}", self.directory.join(JOURNAL).display()) });
         }
+        if let (Some(first), Some(kept)) = (numbers.first(), read_number(&self.directory.join(FIRST_SEGMENT))?)
+            && first.0 > kept
+            && !broken(Mutant::OldestSegmentUnmissed)
+        {
+            return Err(StoreError::Missing { location: self.path(SegmentNumber(kept)).display().to_string() });
+        }
         Ok(numbers)
     }
 
@@ -301,19 +310,7 @@ impl StorageBackend for Disk {
     }
 
     fn clean_end(&mut self) -> Result<Option<u64>, StoreError> {
-        let path = self.directory.join(CLEAN_END);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("read", &path)(error)),
-        };
-        match <[u8; 16]>::try_from(bytes) {
-            Ok(bytes) if xxh3_64(&bytes[..8]) == (&bytes[8..]).get_u64_le() => Ok(Some((&bytes[..8]).get_u64_le())),
-            _ => {
-                let reason = "its checksum does not match".to_owned();
-                Err(StoreError::Corrupt { location: path.display().to_string(), offset: 0, reason })
-            }
-        }
+        read_number(&self.directory.join(CLEAN_END))
     }
 
     fn set_clean_end(&mut self, end: Option<u64>) -> Result<(), StoreError> {
@@ -322,9 +319,7 @@ impl StorageBackend for Disk {
             fs::remove_file(&path).map_err(failed("remove", &path))?;
             return sync_directory(&self.directory);
         };
-        let mut out = end.to_bytes();
-        xxh3_64(&out).encode(&mut out);
-        replace_file(&self.directory, CLEAN_END, &out)
+        write_number(&self.directory, CLEAN_END, end)
     }
 
     fn write(&mut self, segment: SegmentNumber, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
@@ -341,6 +336,8 @@ impl StorageBackend for Disk {
         if self.current.as_ref().is_some_and(|(number, _)| *number == segment) {
             self.current = None;
         }
+        // Before it goes: if the next one goes too, that shows.
+        write_number(&self.directory, FIRST_SEGMENT, segment.next().0)?;
         let journal = self.directory.join(JOURNAL);
         let path = self.path(segment);
         if self.spares.len() < self.options.spare_segments_max {
@@ -550,6 +547,29 @@ fn read_watermark(directory: &Path) -> Result<Timestamp, StoreError> {
         _ => return Err(corrupt("it was not written as a watermark")),
     }
     Ok(Timestamp::new(rest.get_u64_le(), ClientId(rest.get_u64_le())))
+}
+
+/// The number that a file holds, if it is there.
+fn read_number(path: &Path) -> Result<Option<u64>, StoreError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", path)(error)),
+    };
+    match <[u8; 16]>::try_from(bytes) {
+        Ok(bytes) if xxh3_64(&bytes[..8]) == (&bytes[8..]).get_u64_le() => Ok(Some((&bytes[..8]).get_u64_le())),
+        _ => {
+            let reason = "its checksum does not match".to_owned();
+            Err(StoreError::Corrupt { location: path.display().to_string(), offset: 0, reason })
+        }
+    }
+}
+
+/// Puts a number in place of what a file holds, durably.
+fn write_number(directory: &Path, name: &str, number: u64) -> Result<(), StoreError> {
+    let mut out = number.to_bytes();
+    xxh3_64(&out).encode(&mut out);
+    replace_file(directory, name, &out)
 }
 
 /// Puts `bytes` in place of a file, durably: after a crash it is the old one or the new one.

@@ -36,7 +36,7 @@ impl SegmentNumber {
         format!("journal/{self}.log")
     }
 
-    fn next(self) -> Self {
+    pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }

@@ -362,6 +362,24 @@ fn released_segments_are_recycled_and_their_old_batches_are_not_replayed() {
 }
 
 #[test]
+fn the_oldest_segments_are_missed_as_any_are() {
+    let directory = new_directory();
+    let (mut store, _) = open(directory.path());
+    for number in 1..=4 {
+        store.append(format!("batch {number}").as_bytes());
+        store.sync().expect("the disk is whole");
+        store.rotate().expect("the disk is whole");
+    }
+    store.release(SegmentNumber(2)).expect("the disk is whole");
+    drop(store);
+    assert_eq!(open(directory.path()).1, ["batch 3", "batch 4"]);
+    let segment = |number: u64| directory.path().join(format!("journal/{number:08}.log"));
+    fs::remove_file(segment(3)).expect("removable");
+    let text = refusal(directory.path(), OWNER);
+    assert!(text.contains("journal/00000003.log") && text.contains("missing"), "{text}");
+}
+
+#[test]
 fn another_replicas_directory_is_refused_by_name() {
     let directory = three_batches();
     let text = refusal(directory.path(), "cluster 07 replica s0-r4");
