@@ -38,6 +38,7 @@ pub async fn run(args: &ZookeeperArgs) -> Result<Done, Failure> {
     let config = Config::parse(&text).map_err(|error| Failure::wrong(error.to_string()).at(&place))?;
     logs::start(&args.log_level, args.log_format)?;
     confine::prepare_for_replicas()?;
+    let config = config.with_connections_within(confine::connections_of_clients_max(1));
     for warning in &config.warnings {
         tracing::warn!(file = %place, "{warning}");
     }

@@ -157,6 +157,62 @@ fn nothing_wrong_is_read_where_each_transaction_is_compared() {
 }
 
 #[test]
+fn a_node_that_a_multi_only_checks_is_looked_at_too() {
+    let checked = |path: &str| {
+        let check = Operation::Check { path: path.to_owned(), version: -1 };
+        let write = Operation::SetData { path: "/c".into(), data: None, version: -1 };
+        Proposal::Multi(vec![check, write])
+    };
+    for profile in LOOKING {
+        for (what, damage) in damages() {
+            // Nobody hashes data that are not read; and of another ACL the check fails, for which the request is refused.
+            if ["a bit of the data", "an ACL"].contains(&what) {
+                continue;
+            }
+            let (mut damaged, mut preparer) = state(profile);
+            damage(damaged.nodes.get_mut("/a").expect("it was created"));
+            let found = next(&mut damaged, &mut preparer, checked("/a")).expect_err("the check passes for what is wrong");
+            assert_eq!(found.path.as_deref(), Some("/a"), "{what} under {profile:?}");
+        }
+        let (mut healthy, mut preparer) = state(profile);
+        next(&mut healthy, &mut preparer, checked("/a")).expect("nothing is wrong");
+        let twice = vec![
+            Operation::SetData { path: "/a".into(), data: None, version: -1 },
+            Operation::Check { path: "/a".into(), version: -1 },
+            Operation::SetData { path: "/a".into(), data: None, version: -1 },
+        ];
+        next(&mut healthy, &mut preparer, Proposal::Multi(twice)).expect("it is hashed anew at the end");
+    }
+    let (damaged, mut preparer) = state(Profile::Sha256Wide);
+    let mut damaged = damaged.with_realtime(false);
+    damaged.nodes.get_mut("/a").expect("it was created").stat.version ^= 1;
+    next(&mut damaged, &mut preparer, checked("/a")).expect("nobody looks where nothing is compared");
+}
+
+#[test]
+fn a_node_that_is_lost_is_missed_where_its_parent_names_it() {
+    let lost = || "/a/b".to_owned();
+    let requests =
+        [Request::Exists { path: lost(), watch: false }, Request::GetData { path: lost(), watch: false }, Request::GetAcl { path: lost() }];
+    for profile in LOOKING {
+        let (mut damaged, _) = state(profile);
+        for request in &requests {
+            assert_eq!(damaged.look_at_read(request), Ok(()));
+        }
+        assert!(damaged.nodes.remove("/a/b").is_some());
+        for request in &requests {
+            let found = damaged.look_at_read(request).expect_err("nobody deleted it");
+            assert_eq!(found.path, Some(lost()), "{request:?} under {profile:?}");
+        }
+        assert!(damaged.look_at_met(&[lost()]).is_err() && damaged.look_at_met(&["/a/b/c".to_owned()]).is_err());
+        for never in ["/a/x", "//a", "/a//b", "/a/b/", "b"] {
+            assert_eq!(damaged.look_at_read(&Request::Exists { path: never.into(), watch: false }), Ok(()), "{never:?} was never there");
+        }
+        assert_eq!(damaged.with_realtime(false).look_at_met(&[lost()]), Ok(()));
+    }
+}
+
+#[test]
 fn a_leader_that_is_damaged_notices_it_itself_and_so_does_who_follows_it() {
     let ((mut leader, mut preparer), (mut follower, _)) = (state(Profile::Sha256Wide), state(Profile::Sha256Wide));
     leader.nodes.get_mut("/a").expect("it was created").stat.ctime ^= 1;
@@ -259,6 +315,23 @@ fn a_snapshot_is_read_back_and_a_flipped_bit_in_it_is_not() {
             assert!(State::read_snapshot(&damaged, 99).is_err(), "bit {bit} under {profile:?}");
         }
     }
+}
+
+#[test]
+fn a_node_that_came_in_two_large_requests_is_in_a_snapshot_and_a_larger_one_is_in_none() {
+    let (mut large, mut preparer) = state(Profile::Off);
+    let data = Some(Bytes::from(vec![7; 8 << 20]));
+    let write = Operation::SetData { path: "/a".into(), data: data.clone(), version: -1 };
+    next(&mut large, &mut preparer, Proposal::One(write)).expect("it fits into a request");
+    let line = |at: usize| Acl { permissions: 31, id: Id::new("digest", &format!("{at}{}:hash", "x".repeat(8_800))) };
+    let acl = (0..1_000).map(line).collect();
+    next(&mut large, &mut preparer, Proposal::SetAcl { path: "/a".into(), acl, version: -1 }).expect("it does too");
+    let read = State::read_snapshot(&large.snapshot().expect("it is healthy"), 1).expect("it was just written");
+    let node = read.nodes.get("/a").expect("it is there");
+    assert_eq!((&node.data, node.acl.len()), (&data, 1_000));
+    large.nodes.get_mut("/a").expect("it is there").data = Some(Bytes::from(vec![7; 33 << 20]));
+    let why = large.snapshot().expect_err("nobody could read it back");
+    assert_eq!((why.path.as_deref(), why.what.as_str()), (Some("/a"), "a node is larger than any transactions make one"));
 }
 
 #[test]

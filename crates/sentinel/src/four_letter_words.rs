@@ -16,10 +16,20 @@ impl Server {
         WORDS.iter().any(|word| word.as_bytes() == bytes)
     }
 
+    /// Whether the answer to this command shows what the shell has measured: only then it has to be measured.
+    #[must_use]
+    pub fn shows_measured(&self, word: [u8; 4]) -> bool {
+        matches!(&word, b"mntr" | b"dirs") && self.allows(&String::from_utf8_lossy(&word))
+    }
+
+    fn allows(&self, word: &str) -> bool {
+        self.settings.words.as_ref().is_none_or(|words| words.contains(word))
+    }
+
     /// Answers a command, and closes the connection.
     pub(crate) fn word(&mut self, now: Now, connection: ConnectionId, word: [u8; 4], outbox: &mut Outbox) {
         let name = String::from_utf8_lossy(&word).into_owned();
-        let is_allowed = self.settings.words.as_ref().is_none_or(|words| words.contains(&name));
+        let is_allowed = self.allows(&name);
         let text = match (&self.corruption, name.as_str()) {
             _ if !is_allowed => format!("{name} is not executed because it is not in the whitelist.\n"),
             (None, _) if self.serves_nobody() && !matches!(&*name, "ruok" | "mntr" | "conf" | "hash" | "envi") => {

@@ -40,6 +40,7 @@ mod transaction;
 pub mod transactions;
 mod tree;
 mod watches;
+mod work;
 
 #[cfg(test)]
 mod detection;

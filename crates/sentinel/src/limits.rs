@@ -16,6 +16,19 @@ pub const IDENTITIES_MAX: usize = 8;
 pub const WATCHES_MAX: usize = 1 << 18;
 /// How many bytes these paths may have.
 pub const WATCHED_BYTES_MAX: usize = 32 << 20;
+/// How many bytes the paths of all connections of a server may have, with [`WATCH_BYTES`] more for each.
+pub const WATCHED_BYTES_OF_ALL_MAX: usize = 1 << 30;
+/// What a watched path takes beside its bytes.
+pub const WATCH_BYTES: usize = 128;
+/// The most bytes of names that one answer lists. Whoever asks for more is refused.
+pub const NAMES_BYTES_MAX: usize = 32 << 20;
+/// With so many bytes of answers a turn takes no more of what clients ask: the rest waits for the next.
+pub const TURN_ANSWER_BYTES_MAX: usize = 8 << 20;
+/// And when it has looked at so many nodes and names, or changed them.
+pub const TURN_NODES_MAX: usize = 1 << 16;
+/// What a follower's client asked behind a request that writes is answered when that comes back, and cannot wait for the next turn. When a turn has
+/// looked at so many nodes, or has [`HELD_BYTES_MAX`] of answers, a connection that has more of that is closed instead.
+pub const TURN_QUEUED_NODES_MAX: usize = 1 << 22;
 /// The most bytes that a multi-read answers.
 pub const MULTI_READ_BYTES_MAX: usize = 16 << 20;
 /// How many entries the log of digests has.
@@ -36,8 +49,11 @@ pub const FORWARDS_WAITING_MAX: usize = 4 * FORWARDED_MAX;
 pub const HEARD_SESSIONS_MAX: usize = 1 << 20;
 /// A server whose answers of so many bytes wait for a majority takes no more requests of its clients.
 pub const HELD_BYTES_MAX: usize = 64 << 20;
-/// The longest record of a snapshot that is read.
-pub const SNAPSHOT_RECORD_BYTES_MAX: usize = 16 << 20;
+/// The longest record of a snapshot: a node's data and its ACL come in two transactions.
+pub const SNAPSHOT_RECORD_BYTES_MAX: usize = 33 << 20;
+/// What such a record has beside the node's path, data and ACL is far less.
+const SNAPSHOT_RECORD_BYTES_BESIDE: usize = 1 << 10;
+const _: () = assert!(2 * TRANSACTION_BYTES_MAX + SNAPSHOT_RECORD_BYTES_BESIDE <= SNAPSHOT_RECORD_BYTES_MAX);
 /// How many connections, sessions or paths a command lists.
 pub const LISTED_MAX: usize = 100_000;
 /// The longest record of a quota that is read: clients may write anything there, and it is read at every write below.

@@ -173,6 +173,10 @@ impl Children {
         true
     }
 
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.0.as_ref().is_some_and(|names| names.contains(name))
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|names| &names.shards).flat_map(|shard| shard.iter()).map(AsRef::as_ref)
     }
@@ -201,8 +205,7 @@ impl Children {
     }
 
     fn has_the_same_names(&self, other: &Self) -> bool {
-        let contains = |name| other.0.as_ref().is_some_and(|names| names.contains(name));
-        self.len() == other.len() && self.names().all(contains)
+        self.len() == other.len() && self.names().all(|name| other.contains(name))
     }
 
     /// Computes the sum anew, for another profile.

@@ -87,6 +87,8 @@ pub struct Preparer {
     enforces_quotas: bool,
     /// Whether a quota is among what was prepared and not applied yet.
     is_quota_coming: bool,
+    /// How many nodes were counted for new statistics of quotas.
+    counted: usize,
 }
 
 impl Preparer {
@@ -102,6 +104,7 @@ impl Preparer {
             closing: BTreeSet::new(),
             enforces_quotas: false,
             is_quota_coming: false,
+            counted: 0,
         }
     }
 
@@ -128,6 +131,11 @@ impl Preparer {
         self.zxid + 1
     }
 
+    /// How many nodes were counted for new statistics of quotas since this was asked last.
+    pub(crate) fn take_counted(&mut self) -> usize {
+        std::mem::take(&mut self.counted)
+    }
+
     /// Whether a session begins in what was prepared.
     pub(crate) fn has_opening(&self, session: i64) -> bool {
         self.opening.contains_key(&session)
@@ -136,10 +144,12 @@ impl Preparer {
     /// Makes a transaction, which fails where the request does. It must be applied to `state`, and then be [noted](Self::applied).
     pub fn prepare(&mut self, state: &State, proposal: Proposal, origin: Origin<'_>) -> Transaction {
         let zxid = self.zxid + 1;
-        let mut staging = Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new(), ephemeral_bytes: 0, has_quota: false };
+        let mut staging =
+            Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new(), ephemeral_bytes: 0, has_quota: false, counted: None };
         let prepared = staging.body(proposal).and_then(|body| if body.bytes() > TRANSACTION_BYTES_MAX { TOO_LARGE } else { Ok(body) });
-        let (staged, has_quota) = (staging.staged, staging.has_quota);
+        let (staged, has_quota, counted) = (staging.staged, staging.has_quota, staging.counted);
         self.is_quota_coming |= has_quota;
+        self.counted += counted.unwrap_or(0);
         let body = match prepared {
             Ok(body) => {
                 self.foresee(state, zxid, staged, &body, origin.session);
@@ -226,6 +236,8 @@ struct Staging<'a> {
     ephemeral_bytes: usize,
     /// Whether a quota is among what was staged.
     has_quota: bool,
+    /// How many nodes were counted for the statistics that are among what was staged, if some are.
+    counted: Option<usize>,
 }
 
 impl Staging<'_> {
@@ -347,8 +359,14 @@ impl Staging<'_> {
         self.staged.insert(path.clone(), Some(summary));
         self.has_quota |= quota::limited_by(&path).is_some();
         if let Some(counted) = quota::counted_by(&path) {
-            let record = Record::of(self.usage(counted));
-            self.write_usage(path.clone(), &record);
+            if self.counted.is_some() {
+                // Each counts all that there is below, so that a multi of many would take minutes, here and with each replay.
+                return Err(ErrorCode::BadArguments);
+            }
+            let usage = self.usage(counted);
+            // The whole tree is not counted one by one.
+            self.counted = Some(if counted.is_empty() { 0 } else { usize::try_from(usage.count).unwrap_or(0) });
+            self.write_usage(path.clone(), &Record::of(usage));
         }
         self.count_usage(&path, usage);
         Ok(Change::Create { path, data, acl, owner, parent_cversion })
@@ -542,5 +560,19 @@ mod tests {
         let create = |at: usize| create(format!("/{at}{}", "x".repeat(1 << 20)), CreateMode::Ephemeral, vec![Acl::open()]);
         assert!(matches!(prepared((0..7).map(create).collect(), &[]), Body::Changes(_)));
         assert_eq!(prepared((0..8).map(create).collect(), &[]), Body::Failed { code: ErrorCode::QuotaExceeded, at: 7 });
+    }
+
+    #[test]
+    fn a_multi_counts_what_there_is_for_one_quota_at_most() {
+        for counted in ["", "/a"] {
+            let stats = quota::stats_path(counted);
+            let create = |path: &str| create(path.to_owned(), CreateMode::Persistent, vec![Acl::open()]);
+            let delete = || Operation::Delete { path: stats.clone(), version: -1 };
+            let made = ["/a", "/zookeeper/quota/a"].map(create);
+            let with = |more: Vec<Operation>| prepared(made.iter().cloned().chain(more).collect(), &[]);
+            assert!(matches!(with(vec![create(&stats), delete()]), Body::Changes(_)));
+            let second = Body::Failed { code: ErrorCode::BadArguments, at: 4 };
+            assert_eq!(with(vec![create(&stats), delete(), create(&stats)]), second, "{stats}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use jute::permissions::{ADMIN, READ};
 use jute::{Acl, Answer, ErrorCode, Id, Operation, OperationResult, ReadOperation, Request};
 
 use crate::acl;
-use crate::limits::MULTI_READ_BYTES_MAX;
+use crate::limits::{MULTI_READ_BYTES_MAX, NAMES_BYTES_MAX};
 use crate::node::{Node, Part};
 use crate::path::{ROOT, split};
 use crate::prepare::Proposal;
@@ -12,8 +12,10 @@ use crate::state::{Corruption, State};
 
 type Read = Result<Answer, ErrorCode>;
 
+/// What says how long a name is.
+const NAME_HEAD_BYTES: usize = 4;
 /// The least that a child takes of an answer: its name, and how long that is.
-const CHILD_BYTES_MIN: usize = 5;
+const CHILD_BYTES_MIN: usize = 1 + NAME_HEAD_BYTES;
 
 impl State {
     /// Whether what a request reads is as transactions made it.
@@ -34,6 +36,25 @@ impl State {
             }
             _ => Ok(()),
         }
+    }
+
+    /// About how many nodes and names a request looks at, as far as that is known before they are counted.
+    pub(crate) fn nodes_read(&self, session: i64, request: &Request) -> usize {
+        let names = |path: &str| self.nodes.get(path).map_or(0, |node| node.children.len());
+        let more = match request {
+            Request::GetChildren { path, .. } | Request::GetChildren2 { path, .. } => names(path),
+            Request::MultiRead(operations) => {
+                let of = |operation: &ReadOperation| match operation {
+                    ReadOperation::GetData { .. } => 1,
+                    ReadOperation::GetChildren { path } => 1 + names(path),
+                };
+                operations.iter().map(of).fold(0, usize::saturating_add)
+            }
+            Request::GetEphemerals { .. } => self.ephemerals.get(&session).map_or(0, |ephemerals| ephemerals.paths.len()),
+            Request::SetWatches(watches) => watches.data.len() + watches.exist.len() + watches.child.len(),
+            _ => 0,
+        };
+        more.saturating_add(1)
     }
 
     /// As far as they are read: whoever asks for more than an answer may hold has nobody look at all of that.
@@ -89,12 +110,12 @@ impl State {
     }
 
     pub(crate) fn children(&self, path: &str, who: &[Id]) -> Read {
-        Ok(Answer::Names(names(self.readable(path, who)?)))
+        Ok(Answer::Names(names(self.readable(path, who)?)?))
     }
 
     pub(crate) fn children_and_stat(&self, path: &str, who: &[Id]) -> Read {
         let node = self.readable(path, who)?;
-        Ok(Answer::NamesAndStat { names: names(node), stat: node.stat() })
+        Ok(Answer::NamesAndStat { names: names(node)?, stat: node.stat() })
     }
 
     /// The ACL. Who may not change it is not shown the hashes of passwords.
@@ -111,10 +132,10 @@ impl State {
         Ok(Answer::Acl { acl: node.acl.iter().map(shown).collect(), stat: node.stat() })
     }
 
-    /// How many nodes there are below `path`.
-    pub(crate) fn descendants(&self, path: &str, who: &[Id]) -> Read {
+    /// How many nodes there are below `path`, and how many were looked at for that.
+    pub(crate) fn descendants(&self, path: &str, who: &[Id]) -> Result<(Answer, usize), ErrorCode> {
         self.readable(path, who)?;
-        let mut count = 0_usize;
+        let (mut count, mut looked_at) = (0, 0);
         if path == ROOT {
             count = self.nodes.len() - 1;
         } else {
@@ -122,10 +143,11 @@ impl State {
             while let Some(next) = unseen.pop() {
                 let Some(node) = self.nodes.get(&next) else { continue };
                 count += node.children.len();
+                looked_at += 1;
                 unseen.extend(node.children.names().map(|name| format!("{next}/{name}")));
             }
         }
-        Ok(Answer::Count(i32::try_from(count).unwrap_or(i32::MAX)))
+        Ok((Answer::Count(i32::try_from(count).unwrap_or(i32::MAX)), looked_at))
     }
 
     pub(crate) fn ephemerals(&self, session: i64, prefix: &str) -> Read {
@@ -149,7 +171,7 @@ impl State {
                     OperationResult::GetData { data, stat }
                 }
                 Ok(Answer::Names(children)) => {
-                    bytes += children.iter().map(|name| name.len() + 4).sum::<usize>();
+                    bytes += children.iter().map(|name| name.len() + NAME_HEAD_BYTES).sum::<usize>();
                     OperationResult::GetChildren { children }
                 }
                 Ok(_) => OperationResult::Error(ErrorCode::SystemError.number()),
@@ -179,6 +201,11 @@ impl Proposal {
     }
 }
 
-fn names(node: &Node) -> Vec<String> {
-    node.children.names().map(str::to_owned).collect()
+/// The names of a node's children, unless they are more than an answer may hold.
+fn names(node: &Node) -> Result<Vec<String>, ErrorCode> {
+    let bytes: usize = node.children.names().map(|name| name.len() + NAME_HEAD_BYTES).sum();
+    if bytes > NAMES_BYTES_MAX {
+        return Err(ErrorCode::MarshallingError);
+    }
+    Ok(node.children.names().map(str::to_owned).collect())
 }

@@ -224,6 +224,7 @@ impl Server {
                     self.stop(corruption, outbox);
                     return;
                 }
+                self.work.nodes = self.work.nodes.saturating_add(self.state.nodes_read(session, &request));
                 let answer = self.answer(connection, session, request, &identities, outbox);
                 self.reply(connection, xid, answer, outbox);
             }
@@ -250,24 +251,30 @@ impl Server {
             ("digest", Ok(text)) if text.len() <= CREDENTIALS_BYTES_MAX => vec![digest_id(text)],
             // Its address is known already.
             ("ip", _) => Vec::new(),
-            _ => {
-                self.statistics.auth_failed += 1;
-                self.reply(connection, xid, Err(ErrorCode::AuthFailed), outbox);
-                self.close(connection, outbox);
-                return;
-            }
+            _ => return self.fail_auth(connection, xid, outbox),
         };
         let Some(known) = self.connections.get_mut(&connection) else { return };
         let identities = Arc::make_mut(&mut known.identities);
+        if identities.len() >= IDENTITIES_MAX && shown.iter().any(|id| !identities.contains(id)) {
+            // It would be told that it is somebody whom it is not taken for.
+            self.fail_auth(connection, xid, outbox);
+            return;
+        }
         for id in shown {
             if self.settings.superuser.as_ref() == Some(&id.id) && !identities.contains(&superuser()) {
                 identities.push(superuser());
             }
-            if identities.len() < IDENTITIES_MAX && !identities.contains(&id) {
+            if !identities.contains(&id) {
                 identities.push(id);
             }
         }
         self.reply(connection, xid, Ok(Answer::Empty), outbox);
+    }
+
+    fn fail_auth(&mut self, connection: ConnectionId, xid: i32, outbox: &mut Outbox) {
+        self.statistics.auth_failed += 1;
+        self.reply(connection, xid, Err(ErrorCode::AuthFailed), outbox);
+        self.close(connection, outbox);
     }
 
     /// Answers what changes nothing but watches.
@@ -314,7 +321,11 @@ impl Server {
             Request::GetAcl { path } => self.state.acl(&path, who),
             Request::MultiRead(operations) => self.state.multi_read(&operations, who),
             Request::GetEphemerals { prefix } => self.state.ephemerals(session, &prefix),
-            Request::GetAllChildrenNumber { path } => self.state.descendants(&path, who),
+            Request::GetAllChildrenNumber { path } => {
+                let (count, looked_at) = self.state.descendants(&path, who)?;
+                self.work.nodes = self.work.nodes.saturating_add(looked_at);
+                Ok(count)
+            }
             Request::AddWatch { path, mode } => {
                 self.watches.watch_on(connection, &path, mode)?;
                 Ok(Answer::Count(0))

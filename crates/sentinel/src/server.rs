@@ -29,6 +29,7 @@ use crate::statistics::Statistics;
 use crate::transaction::{Body, Transaction};
 use crate::transactions::{self, Commits};
 use crate::watches::Watches;
+use crate::work::Work;
 
 /// A connection, as the shell numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -195,6 +196,8 @@ pub struct Server {
     /// As the leader: the sessions of the engine's clients, by their processes.
     pub(crate) processes: BTreeMap<(ClientId, Session), i64>,
     pub(crate) commits: Commits,
+    /// What this turn has done.
+    pub(crate) work: Work,
 }
 
 impl Server {
@@ -235,6 +238,7 @@ impl Server {
             repair: None,
             processes: BTreeMap::new(),
             commits: Commits::default(),
+            work: Work::default(),
         }
     }
 
@@ -262,6 +266,17 @@ impl Server {
     /// Notes what the shell has measured, to be shown to whoever asks next.
     pub fn on_measured(&mut self, measured: Fields) {
         self.measured = measured;
+    }
+
+    /// A turn begins: the shell takes inputs of clients as long as it [may](Self::may_do_more).
+    pub fn begin_turn(&mut self) {
+        self.work = Work::default();
+    }
+
+    /// Whether this turn takes more inputs of clients.
+    #[must_use]
+    pub fn may_do_more(&self) -> bool {
+        !self.work.is_enough()
     }
 
     /// The state.
@@ -514,7 +529,10 @@ impl Server {
     /// Prepares, applies and logs, and tells who watches.
     pub(crate) fn commit(&mut self, proposal: Proposal, origin: Origin<'_>, outbox: &mut Outbox) -> Result<Committed, Corruption> {
         let paths = if self.state.is_realtime { proposal.paths() } else { Vec::new() };
+        let operations = if let Proposal::Multi(operations) = &proposal { operations.len() } else { 1 };
         let transaction = self.preparer.prepare(&self.state, proposal, origin);
+        // What is counted now is counted again when it is applied.
+        self.work.nodes += operations.max(transaction.body.nodes()) + 2 * self.preparer.take_counted();
         if let Body::Failed { .. } = transaction.body {
             self.state.look_at_met(&paths)?;
         }
@@ -570,6 +588,7 @@ impl Server {
             let bytes = outbox.bytes.entry(connection).or_default();
             let before = bytes.len();
             reply.encode_frame(bytes);
+            self.work.answer_bytes += bytes.len() - before;
             self.statistics.on_sent(bytes.len() - before);
         }
     }

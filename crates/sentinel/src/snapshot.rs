@@ -23,6 +23,8 @@ use crate::state::{Corruption, State};
 const MAGIC: &[u8; 8] = b"BEZANTSN";
 const FORMAT: u8 = 1;
 const END_BYTES: usize = 4;
+/// A record's length, before it.
+const RECORD_HEAD_BYTES: usize = 4;
 
 /// Why a snapshot cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +76,7 @@ impl State {
     /// Gives a snapshot of this state to `sink`, piece by piece. Each node is hashed anew and compared with its leaf.
     ///
     /// # Errors
-    /// When a node does not hash to its leaf, or `sink` fails.
+    /// When a node does not hash to its leaf, or is larger than transactions make one, or `sink` fails.
     pub fn write_snapshot<E>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), NotWritten<E>> {
         let mut crc = crc32fast::Hasher::new();
         let mut give = |bytes: &[u8]| {
@@ -100,7 +102,13 @@ impl State {
         }
         for (path, node) in self.nodes.iter() {
             self.scrub_node(path, node).map_err(NotWritten::Corrupt)?;
-            give(record(&mut out, |writer| write_node(writer, path, node)))?;
+            let record = record(&mut out, |writer| write_node(writer, path, node));
+            if record.len() - RECORD_HEAD_BYTES > SNAPSHOT_RECORD_BYTES_MAX {
+                // Nobody could read it back.
+                let what = "a node is larger than any transactions make one".to_owned();
+                return Err(NotWritten::Corrupt(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests: None }));
+            }
+            give(record)?;
         }
         let end = crc.finalize().to_be_bytes();
         sink(&end).map_err(NotWritten::Failed)
@@ -183,10 +191,11 @@ impl State {
 /// A record behind its length.
 fn record(out: &mut Vec<u8>, write: impl FnOnce(&mut Writer<'_>)) -> &[u8] {
     out.clear();
-    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&[0; RECORD_HEAD_BYTES]);
     write(&mut Writer::new(out));
-    let length = u32::try_from(out.len() - 4).expect("a node came in one request, and has at most as many children as there are");
-    out[..4].copy_from_slice(&length.to_be_bytes());
+    let length =
+        u32::try_from(out.len() - RECORD_HEAD_BYTES).expect("a node came in one request, and has at most as many children as there are");
+    out[..RECORD_HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
     out
 }
 

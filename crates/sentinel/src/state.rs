@@ -232,7 +232,7 @@ impl State {
         if !self.is_realtime || self.profile == Profile::Off || broken(Mutant::ReadUnseen) {
             return Ok(());
         }
-        let Some(node) = self.nodes.get(path) else { return Ok(()) };
+        let Some(node) = self.nodes.get(path) else { return self.look_for_lost(path) };
         if node.is_as_sealed(self.profile, path, part) {
             return Ok(());
         }
@@ -240,6 +240,17 @@ impl State {
         let what = "a node that is read does not hash to its leaf any more: its data, stat, ACL or children changed without a transaction";
         let digests = Some(Box::new((Checksum(node.leaf.0), Checksum(recomputed.0))));
         Err(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what: what.to_owned(), digests })
+    }
+
+    /// Whether a node that is not there is named by its parent: then it was lost, as by a bit that flipped in its path.
+    fn look_for_lost(&self, path: &str) -> Result<(), Corruption> {
+        // "//a" is no path of the root's child.
+        let parent = split(path).filter(|_| is_valid(path)).and_then(|(parent, name)| Some((self.nodes.get(parent)?, name)));
+        if !parent.is_some_and(|(parent, name)| parent.children.contains(name)) {
+            return Ok(());
+        }
+        let what = "a node that its parent names is not there".to_owned();
+        Err(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests: None })
     }
 
     /// A copy to write a snapshot from, without what is found from the nodes. It costs nearly nothing.
@@ -402,7 +413,14 @@ impl State {
     ) -> Result<(), &'static str> {
         let (zxid, time) = (transaction.zxid, transaction.time_ms);
         let stat = match change {
-            Change::Check { path } => self.nodes.get(path).ok_or("a node is checked that is not there").map(|node| Some(node.stat()))?,
+            Change::Check { path } => {
+                let node = self.nodes.get(path).ok_or("a node is checked that is not there")?;
+                // One that this transaction has touched was looked at then, and is hashed anew at its end.
+                if !touched.leaves.contains_key(path) && self.look_at(path, Part::Head).is_err() {
+                    return Err("a node that is checked does not hash to its leaf");
+                }
+                Some(node.stat())
+            }
             Change::Delete { path } => self.delete(path, zxid, touched, applied).map(|()| None)?,
             Change::Create { path, data, acl, owner, parent_cversion } => {
                 let stat =
@@ -500,12 +518,16 @@ impl State {
 
     /// How much there is at `path` and below; the root's path may be empty.
     pub(crate) fn usage(&self, path: &str) -> Usage {
+        if path.is_empty() {
+            // All there is: that is known without looking.
+            return Usage { count: signed(self.nodes.len() as u64), bytes: signed(self.data_bytes) };
+        }
         let mut usage = Usage::default();
         let mut unseen = vec![path.to_owned()];
         while let Some(next) = unseen.pop() {
-            let Some(node) = self.nodes.get(if next.is_empty() { ROOT } else { &next }) else { continue };
+            let Some(node) = self.nodes.get(&next) else { continue };
             usage = usage.plus(Usage::of(node.data.as_ref()));
-            unseen.extend(node.children.names().map(|name| format!("{}/{name}", next.trim_end_matches('/'))));
+            unseen.extend(node.children.names().map(|name| format!("{next}/{name}")));
         }
         usage
     }
@@ -612,6 +634,10 @@ impl State {
             self.digest.add(&node.leaf);
         }
     }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn length(data: Option<&bytes::Bytes>) -> u64 {

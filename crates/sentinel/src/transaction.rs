@@ -111,6 +111,15 @@ impl Body {
             Self::Failed { .. } | Self::CreateSession { .. } => 0,
         }
     }
+
+    /// How many nodes it is about.
+    pub(crate) fn nodes(&self) -> usize {
+        match self {
+            Self::Changes(changes) => changes.len(),
+            Self::CloseSession { paths } => paths.len(),
+            Self::Failed { .. } | Self::CreateSession { .. } => 1,
+        }
+    }
 }
 
 impl Transaction {

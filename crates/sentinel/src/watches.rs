@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jute::{EventKind, WatchKind, WatchMode};
 
 use crate::ConnectionId;
-use crate::limits::{WATCHED_BYTES_MAX, WATCHES_MAX};
+use crate::limits::{WATCH_BYTES, WATCHED_BYTES_MAX, WATCHED_BYTES_OF_ALL_MAX, WATCHES_MAX};
 use crate::path::upwards;
 
 /// How a connection watches a path: any of these at once.
@@ -41,6 +41,8 @@ struct Watched {
 struct Table {
     paths: BTreeMap<String, BTreeMap<ConnectionId, Modes>>,
     connections: BTreeMap<ConnectionId, Watched>,
+    /// How many bytes the paths of all connections take.
+    bytes: usize,
     /// How many watches are recursive: without any, only the path itself is looked up.
     recursive: usize,
 }
@@ -54,6 +56,7 @@ impl Table {
         let watched = self.connections.entry(connection).or_default();
         if watched.paths.insert(path.to_owned()) {
             watched.bytes += path.len();
+            self.bytes += path.len() + WATCH_BYTES;
         }
     }
 
@@ -73,6 +76,7 @@ impl Table {
                 && watched.paths.remove(path)
             {
                 watched.bytes -= path.len();
+                self.bytes -= path.len() + WATCH_BYTES;
             }
         }
         changed
@@ -100,6 +104,7 @@ impl Table {
 
     fn forget(&mut self, connection: ConnectionId) {
         for path in self.connections.remove(&connection).unwrap_or_default().paths {
+            self.bytes -= path.len() + WATCH_BYTES;
             self.change(connection, &path, |modes| {
                 *modes = Modes::default();
                 true
@@ -114,13 +119,21 @@ impl Table {
 }
 
 /// All watches.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watches {
     data: Table,
     children: Table,
+    /// How many bytes all watched paths may take.
+    bytes_max: usize,
 }
 
-/// The connection watches as much as it may.
+impl Default for Watches {
+    fn default() -> Self {
+        Self { data: Table::default(), children: Table::default(), bytes_max: WATCHED_BYTES_OF_ALL_MAX }
+    }
+}
+
+/// The connection watches as much as it may, or all of them do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
@@ -154,7 +167,8 @@ impl Watches {
 
     fn has_room(&self, connection: ConnectionId) -> Result<(), TooMany> {
         let (data, children) = (self.data.size(connection), self.children.size(connection));
-        let has_room = data.0 + children.0 < WATCHES_MAX && data.1 + children.1 < WATCHED_BYTES_MAX;
+        let has_room_here = data.0 + children.0 < WATCHES_MAX && data.1 + children.1 < WATCHED_BYTES_MAX;
+        let has_room = has_room_here && self.data.bytes + self.children.bytes < self.bytes_max;
         if has_room { Ok(()) } else { Err(TooMany) }
     }
 
@@ -276,5 +290,20 @@ mod tests {
         watches.watch_children(ANN, "/a").expect("there is room");
         assert_eq!(watches.fire(EventKind::Deleted, "/a"), BTreeSet::from([ANN]));
         assert_eq!(watches.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn all_connections_together_watch_so_much_and_there_is_room_again_when_one_is_gone() {
+        let mut watches = Watches { bytes_max: 3 * (2 + WATCH_BYTES), ..Watches::default() };
+        watches.watch_on(ANN, "/a", WatchMode::Persistent).expect("it takes two places of three");
+        watches.watch_data(BOB, "/b").expect("there is room for one");
+        assert_eq!(watches.watch_data(BOB, "/c"), Err(TooMany), "nobody of the two has much");
+        assert_eq!(watches.fire(EventKind::DataChanged, "/b"), BTreeSet::from([BOB]));
+        watches.watch_children(BOB, "/c").expect("the one before has fired");
+        assert_eq!(watches.watch_data(BOB, "/d"), Err(TooMany));
+        watches.forget(ANN);
+        watches.watch_data(BOB, "/d").expect("another one is gone");
+        watches.forget(BOB);
+        assert_eq!((watches.data.bytes, watches.children.bytes), (0, 0));
     }
 }

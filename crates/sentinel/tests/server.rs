@@ -473,6 +473,112 @@ fn a_quota_counts_its_subtree_without_a_new_version_and_a_hard_one_is_kept_where
 }
 
 #[test]
+fn the_quota_of_the_root_counts_all_there_is() {
+    let mut bench = Bench::new();
+    let ann = bench.client();
+    for path in ["/a", "/a/b", "/zookeeper/quota/a", "/zookeeper/quota/a/zookeeper_stats", "/zookeeper/quota/zookeeper_stats"] {
+        bench.create(ann, path, Persistent).expect("it is new");
+    }
+    let counted = |bench: &mut Bench, of: &str| match bench.ask(ann, Request::GetData { path: of.into(), watch: false }) {
+        Ok(Answer::Data { data: Some(data), .. }) => String::from_utf8(data.to_vec()).expect("it is text"),
+        other => panic!("{other:?}"),
+    };
+    let below = counted(&mut bench, "/zookeeper/quota/a/zookeeper_stats");
+    assert_eq!(below, "count=2,bytes=2");
+    // Four that are always there and without data, four with one byte each, and the other statistics.
+    assert_eq!(counted(&mut bench, "/zookeeper/quota/zookeeper_stats"), format!("count=9,bytes={}", 4 + below.len()));
+    assert!(bench.server.corruption().is_none());
+}
+
+/// How many requests one turn takes, of many that are all the same.
+fn taken(bench: &mut Bench, client: Client, request: impl Fn(usize) -> Request) -> usize {
+    bench.server.begin_turn();
+    let mut taken = 0;
+    while bench.server.may_do_more() {
+        let _ = bench.ask(client, request(taken));
+        taken += 1;
+        assert!(taken < 10_000, "a turn never ends");
+    }
+    bench.server.begin_turn();
+    assert!(bench.server.may_do_more(), "another turn goes on");
+    taken
+}
+
+#[test]
+fn a_turn_ends_when_it_has_looked_at_much() {
+    let mut bench = Bench::on(State::new(Profile::Off, 1));
+    let ann = bench.client();
+    bench.create(ann, "/a", Persistent).expect("it is new");
+    let many = (0..2_000).map(|number| Operation::Create(operation(&format!("/a/{number}"), Persistent, false)));
+    bench.ask(ann, Request::Multi(many.collect())).expect("it fits");
+    bench.create(ann, "/zookeeper/quota/a", Persistent).expect("it is new");
+    let path = || "/a".to_owned();
+    let stats = "/zookeeper/quota/a/zookeeper_stats";
+    let expected = sentinel::limits::TURN_NODES_MAX / 2_000;
+    let few = expected / 2..=2 * expected;
+    assert!(few.contains(&taken(&mut bench, ann, |_| Request::GetAllChildrenNumber { path: path() })));
+    assert!(few.contains(&taken(&mut bench, ann, |_| Request::GetChildren2 { path: path(), watch: false })));
+    let checks = || Request::Multi((0..2_000).map(|_| Operation::Check { path: path(), version: -1 }).collect());
+    assert!(few.contains(&taken(&mut bench, ann, |_| checks())));
+    let counts = |number: usize| if number % 2 == 0 { create(stats, Persistent, false) } else { delete(stats) };
+    assert!(few.contains(&taken(&mut bench, ann, counts)), "what a quota counts is counted");
+    let all = |_: usize| Request::GetAllChildrenNumber { path: "/".into() };
+    bench.server.begin_turn();
+    (0..100).for_each(|number| drop(bench.ask(ann, all(number))));
+    assert!(bench.server.may_do_more(), "how many there are in all is known");
+}
+
+#[test]
+fn a_turn_ends_when_it_has_said_much() {
+    let mut bench = Bench::new();
+    let ann = bench.client();
+    let data = Some(Bytes::from(vec![1; 1 << 20]));
+    bench.ask(ann, Request::Create(Create { data, ..operation("/a", Persistent, false) })).expect("it is new");
+    assert_eq!(taken(&mut bench, ann, |_| Request::GetData { path: "/a".into(), watch: false }), 8);
+}
+
+#[test]
+fn names_that_are_more_than_an_answer_may_hold_are_refused() {
+    let mut bench = Bench::on(State::new(Profile::Off, 1));
+    let ann = bench.client();
+    bench.create(ann, "/a", Persistent).expect("it is new");
+    let path = |number: usize| format!("/a/{number}{}", "x".repeat(1 << 20));
+    let grow = |bench: &mut Bench, numbers: std::ops::Range<usize>| {
+        numbers.for_each(|number| drop(bench.create(ann, &path(number), Persistent).expect("it is new")));
+    };
+    let requests = [Request::GetChildren { path: "/a".into(), watch: false }, Request::GetChildren2 { path: "/a".into(), watch: false }];
+    grow(&mut bench, 0..31);
+    for request in requests.clone() {
+        bench.ask(ann, request).expect("it fits");
+    }
+    grow(&mut bench, 31..33);
+    for request in requests {
+        assert_eq!(bench.ask(ann, request), Err(ErrorCode::MarshallingError));
+    }
+    let read = Request::MultiRead(vec![jute::ReadOperation::GetChildren { path: "/a".into() }]);
+    let refused = vec![OperationResult::Error(ErrorCode::MarshallingError.number())];
+    assert_eq!(bench.ask(ann, read), Ok(Answer::Results(refused)));
+    assert_eq!(bench.ask(ann, Request::GetAllChildrenNumber { path: "/a".into() }), Ok(Answer::Count(33)));
+}
+
+#[test]
+fn who_shows_more_than_is_kept_is_told_so() {
+    let mut bench = Bench::new();
+    let (ann, bob) = (bench.client(), bench.client());
+    let auth = |number: usize| Request::Auth { scheme: "digest".into(), credentials: format!("user{number}:pw").into() };
+    // Its address is one of those that are kept.
+    for number in 1..sentinel::limits::IDENTITIES_MAX {
+        for client in [ann, bob] {
+            assert_eq!(bench.ask(client, auth(number)), Ok(Answer::Empty));
+        }
+    }
+    assert_eq!(bench.ask(ann, auth(100)), Err(ErrorCode::AuthFailed), "it is not taken for that user");
+    assert!(bench.closed.contains(&ann.connection));
+    assert_eq!(bench.ask(bob, auth(3)), Ok(Answer::Empty), "that is known");
+    assert!(!bench.closed.contains(&bob.connection));
+}
+
+#[test]
 fn operators_ask_in_four_letters() {
     let mut bench = Bench::new();
     bench.client();

@@ -1,7 +1,6 @@
 //! A server by itself as a machine, with its disk ([`machine::turn`]): what a turn's requests came to is in the log before anybody hears of it.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ use crate::clients::Told;
 use crate::connection::{Counters, Event};
 use crate::core::{StartError, drawn, measured, ms_since, now_of, server, time_of, wall_ms};
 use crate::limits::{SCRUB_EVERY, TURN_MAX};
+use crate::measure::Walks;
 use crate::storage::{OpenError, Storage};
 use crate::{drill, evidence};
 
@@ -28,7 +28,15 @@ pub(crate) struct Alone {
     is_evidence_kept: bool,
     allows_drills: bool,
     counters: Arc<Counters>,
-    folders: [PathBuf; 2],
+    walks: Walks,
+    /// What is left of a batch: the turn has done enough.
+    rest: Option<Event>,
+    /// Whether clients have sent more than this turn takes.
+    is_behind: bool,
+    /// Since when no turn took all that clients had sent.
+    behind_since: Option<Time>,
+    /// For so long no session ends for that.
+    behind_ms_max: u64,
     /// When the requests arrived that are answered once all is durable, and whether each writes.
     arrivals: Vec<(bool, Instant)>,
     /// Whether anything was written that is not durable yet.
@@ -58,7 +66,11 @@ impl Alone {
             is_evidence_kept: false,
             allows_drills: config.allows_drills,
             counters,
-            folders: [config.data.clone(), config.log.clone()],
+            walks: Walks::new([config.data.clone(), config.log.clone()]),
+            rest: None,
+            is_behind: false,
+            behind_since: None,
+            behind_ms_max: u64::from(config.timeout_ms_max.unsigned_abs()),
             arrivals: Vec::with_capacity(TURN_MAX),
             is_dirty: false,
             syncs: Latency::default(),
@@ -74,30 +86,66 @@ impl Alone {
     }
 
     /// What operators are shown beside what the server itself counts.
-    fn measured(&self) -> Fields {
-        measured(&self.folders, &self.counters, &self.syncs, &self.snapshots)
+    fn measured(&mut self, now: Now) -> Fields {
+        measured(&mut self.walks, now, &self.counters, &self.syncs, &self.snapshots)
+    }
+
+    /// Whether this turn takes more of what clients ask.
+    pub(crate) fn may_take(&self) -> bool {
+        self.rest.is_none() && self.server.may_do_more()
+    }
+
+    /// What is left of a batch, for the next turn, before all else.
+    pub(crate) fn take_rest(&mut self) -> Option<Event> {
+        self.rest.take()
+    }
+
+    /// Notes whether clients have sent more than the next turn is given.
+    pub(crate) fn note_behind(&mut self, is_behind: bool) {
+        self.is_behind = is_behind;
+    }
+
+    /// Whether sessions may end that were not heard of: not while there is more to hear, as after a long write to the disk, for a client that has
+    /// sent its word in time is not silent. But neither forever, however much is sent.
+    fn may_expire(&mut self, now: Time) -> bool {
+        if !self.is_behind && self.may_take() {
+            self.behind_since = None;
+            return true;
+        }
+        self.behind_since.get_or_insert(now).after_ms(self.behind_ms_max) <= now
     }
 
     fn take(&mut self, now: Now, event: Event, outbox: &mut OutboxOf<Self>) {
         match event {
             Event::Opened { connection, peer, .. } => self.server.step(now, Asked::Opened { connection, peer }, &mut self.outbox),
-            Event::Inputs(inputs, arrived, _counted) => {
-                for input in inputs {
+            Event::Inputs(inputs, arrived, counted) => {
+                let mut inputs = inputs.into_iter();
+                while self.server.may_do_more()
+                    && let Some(input) = inputs.next()
+                {
                     match &input {
                         Asked::Request { request: Ok(numbered), .. } => self.arrivals.push((writes(&numbered.request), arrived)),
-                        Asked::Word { .. } => self.server.on_measured(self.measured()),
+                        Asked::Word { word, .. } if self.server.shows_measured(*word) => {
+                            let measured = self.measured(now);
+                            self.server.on_measured(measured);
+                        }
                         _ => {}
                     }
                     self.server.step(now, input, &mut self.outbox);
                 }
+                let rest: Vec<Asked> = inputs.collect();
+                if !rest.is_empty() {
+                    self.rest = Some(Event::Inputs(rest, arrived, counted));
+                }
             }
             Event::Command { name, answer } => {
-                self.server.on_measured(self.measured());
+                let measured = self.measured(now);
+                self.server.on_measured(measured);
                 outbox.emit(Told::Command(answer, self.server.command(now, &name)));
             }
             Event::Drill { connection, order } => {
                 let done = match self.allows_drills {
-                    true => drill::carry_out(&mut self.server, &self.folders, &order).unwrap_or_else(|why| format!("refused: {why}")),
+                    true => drill::carry_out(&mut self.server, &self.walks.folders, &order).unwrap_or_else(|why| format!("refused: {why}")),
                     false => drill::NOT_ALLOWED.to_owned(),
                 };
                 tracing::warn!(order, done, "a drill");
@@ -124,7 +172,7 @@ impl Alone {
         }
         if let Some(corruption) = self.server.corruption().filter(|_| !self.is_evidence_kept) {
             self.is_evidence_kept = true;
-            let kept = evidence::keep(&self.folders[0], corruption, self.server.state().profile().name(), "serving", wall_ms());
+            let kept = evidence::keep(&self.walks.folders[0], corruption, self.server.state().profile().name(), "serving", wall_ms());
             let record = kept.map_err(StartError::Evidence)?;
             tracing::error!(%corruption, record = %record.display(), "this server's state is wrong: it answers no client any more");
         }
@@ -160,9 +208,10 @@ impl Machine for Alone {
             self.scrubs_at = now.after_ms(u64::try_from(SCRUB_EVERY.as_millis()).unwrap_or(u64::MAX));
             self.server.scrub(&mut self.outbox);
         }
-        if at.steady_ms >= self.server.deadline_ms() {
+        if self.may_expire(now) && at.steady_ms >= self.server.deadline_ms() {
             self.server.step(at, Asked::Tick, &mut self.outbox);
         }
+        self.server.begin_turn();
         if let Err(failure) = self.write(outbox) {
             self.failure = Some(failure);
         }
@@ -208,3 +257,6 @@ fn writes(request: &Request) -> bool {
             | Request::CloseSession
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -184,6 +184,13 @@ impl Lines {
 }
 
 impl Config {
+    /// The same with so many connections at most, where the system has no room for as many as the file allows.
+    #[must_use]
+    pub fn with_connections_within(mut self, most: usize) -> Self {
+        self.connections_max = self.connections_max.min(most);
+        self
+    }
+
     /// Reads a `zoo.cfg`.
     ///
     /// # Errors
@@ -207,8 +214,7 @@ impl Config {
             return Err(missing("clientPort"));
         }
         let tick_ms = lines.number("tickTime", 3_000, 1, 1_000_000)?;
-        let timeout_ms_min = lines.number("minSessionTimeout", 2 * tick_ms, 1, i32::MAX)?;
-        let timeout_ms_max = lines.number("maxSessionTimeout", 20 * tick_ms, timeout_ms_min, i32::MAX)?;
+        let (timeout_ms_min, timeout_ms_max) = timeouts(&mut lines, tick_ms)?;
         let words = match lines.text("4lw.commands.whitelist") {
             None => Some(BTreeSet::from(["srvr".to_owned()])),
             Some((_, value)) if value.trim() == "*" => None,
@@ -250,6 +256,20 @@ impl Config {
         }
         Ok(Self { warnings, ..config })
     }
+}
+
+/// The shortest and the longest timeout of a session.
+fn timeouts(lines: &mut Lines, tick_ms: i32) -> Result<(i32, i32), ConfigError> {
+    let line = lines.values.get("minSessionTimeout").map_or(0, |(line, _)| *line);
+    let least = lines.number("minSessionTimeout", 2 * tick_ms, 1, i32::MAX)?;
+    let most = lines.number("maxSessionTimeout", 20 * tick_ms, least, i32::MAX)?;
+    if most < least {
+        let what = format!(
+            "minSessionTimeout={least}: it is above the longest timeout, which is {most}, 20 times tickTime, unless maxSessionTimeout says more"
+        );
+        return Err(ConfigError { line, what });
+    }
+    Ok((least, most))
 }
 
 /// How digests are computed, and whether they are compared with every transaction.
@@ -313,13 +333,46 @@ fn admin(lines: &mut Lines) -> Result<Option<AdminConfig>, ConfigError> {
 
 /// What a server would have to do that it cannot: better not to start than to start as something else.
 fn refuse_what_is_not_there(lines: &Lines) -> Result<(), ConfigError> {
-    match lines.values.get("dynamicConfigFile") {
-        None => Ok(()),
-        Some((line, _)) => {
-            let what = "dynamicConfigFile: servers are not changed while they run; name them here with server.N lines".to_owned();
-            Err(ConfigError { line: *line, what })
+    if let Some((line, _)) = lines.values.get("dynamicConfigFile") {
+        let what = "dynamicConfigFile: servers are not changed while they run; name them here with server.N lines".to_owned();
+        return Err(ConfigError { line: *line, what });
+    }
+    // A server that began with a warning would serve those whom the file keeps out.
+    for (key, (line, value)) in &lines.values {
+        if let Some(why) = kept_out(key.strip_prefix("zookeeper.").unwrap_or(key), value) {
+            return Err(ConfigError { line: *line, what: format!("{key}={value}: {why}") });
         }
     }
+    Ok(())
+}
+
+/// What ZooKeeper knows clients by that is known here as well.
+const AUTH_PROVIDERS: [&str; 3] = [
+    "org.apache.zookeeper.server.auth.DigestAuthenticationProvider",
+    "org.apache.zookeeper.server.auth.IPAuthenticationProvider",
+    "org.apache.zookeeper.server.auth.X509AuthenticationProvider",
+];
+
+/// Whether a line has ZooKeeper turn clients away whom this server would serve, and what to do instead.
+fn kept_out(key: &str, value: &str) -> Option<&'static str> {
+    let is_true = value.eq_ignore_ascii_case("true");
+    match key {
+        "enforce.auth.enabled" | "sessionRequireClientSASLAuth" if is_true => {}
+        "requireClientAuthScheme" if !matches!(value, "" | "none") => {}
+        "ssl.authProvider" if !matches!(value, "" | "x509") => {}
+        key if key.starts_with("authProvider.") && !AUTH_PROVIDERS.contains(&value) => {}
+        "ssl.crl" | "ssl.ocsp" if is_true => {
+            return Some(
+                "whether a certificate was revoked is not looked up here, so that clients would be served whom ZooKeeper turns away; take the line \
+                 out only if you trust every certificate of ssl.trustStore.location until it ends",
+            );
+        }
+        _ => return None,
+    }
+    Some(
+        "no client has to authenticate here but with a certificate, so that clients would be served whom ZooKeeper turns away; take the line out, and \
+         keep strangers out with secureClientPort, ssl.clientAuth=need and no clientPort, or with rules of the network",
+    )
 }
 
 /// The servers of `server.N` lines, with their keys; and what to tell the operator.
@@ -472,5 +525,50 @@ mod tests {
             wrong("dataDir=x\nsecureClientPort=3\nssl.keyStore.location=k\nssl.clientAuth=maybe").starts_with("line 4: ssl.clientAuth")
         );
         assert!(wrong("dataDir=x\nclientPort=1\nbezant.digest=sha3").contains("it is one of off, crc32"));
+    }
+
+    #[test]
+    fn the_shortest_timeout_is_not_above_the_longest_whether_that_is_said_or_not() {
+        let read = |more: &str| Config::parse(&format!("dataDir=x\nclientPort=1\ntickTime=100\n{more}")).map_err(|error| error.to_string());
+        let why = read("minSessionTimeout=2001").expect_err("the longest is 2,000");
+        assert!(why.starts_with("line 4: minSessionTimeout=2001: it is above the longest timeout, which is 2000"), "{why}");
+        assert!(read("minSessionTimeout=2000").is_ok() && read("minSessionTimeout=2001\nmaxSessionTimeout=2001").is_ok());
+        assert!(read("maxSessionTimeout=100").is_err(), "the shortest is 200");
+    }
+
+    #[test]
+    fn a_file_that_keeps_strangers_out_is_refused_where_this_server_would_let_them_in() {
+        let read = |line: &str| Config::parse(&format!("dataDir=x\nclientPort=1\n{line}"));
+        for line in [
+            "enforce.auth.enabled=true",
+            "zookeeper.enforce.auth.enabled=true",
+            "sessionRequireClientSASLAuth=true",
+            "requireClientAuthScheme=sasl",
+            "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+            "authProvider.x=com.example.Tokens",
+            "ssl.authProvider=com.example.Names",
+            "ssl.crl=true",
+            "ssl.ocsp=TRUE",
+        ] {
+            let why = read(line).expect_err(line).to_string();
+            assert!(why.starts_with(&format!("line 3: {line}: ")) && why.contains("take the line"), "{why}");
+        }
+        for line in [
+            "enforce.auth.enabled=false",
+            "enforce.auth.schemes=sasl",
+            "sessionRequireClientSASLAuth=false",
+            "authProvider.1=org.apache.zookeeper.server.auth.DigestAuthenticationProvider",
+            "ssl.authProvider=x509",
+            "ssl.crl=false",
+        ] {
+            assert_eq!(read(line).expect("it keeps nobody out").warnings.len(), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn there_are_no_more_connections_than_the_system_has_room_for() {
+        let config = Config::parse("dataDir=x\nclientPort=1\nmaxCnxns=500").expect("it is whole");
+        assert_eq!(config.clone().with_connections_within(1_000).connections_max, 500);
+        assert_eq!(config.with_connections_within(64).connections_max, 64);
     }
 }

@@ -53,6 +53,9 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// Puts bytes behind what is there. A client that has left too much unread is given up.
     pub(crate) fn put(&self, bytes: Vec<u8>) {
+        if self.is_dead.load(Ordering::Acquire) {
+            return;
+        }
         let length = bytes.len();
         if self.unsent.fetch_add(length, Ordering::AcqRel) > UNSENT_BYTES_MAX {
             self.give_up();
@@ -74,9 +77,17 @@ impl Outgoing {
         self.changed.notify_one();
     }
 
-    fn give_up(&self) {
+    /// Closes the connection without sending the rest, which is dropped at once.
+    pub(crate) fn give_up(&self) {
         self.is_dead.store(true, Ordering::Release);
+        let dropped = self.take();
+        self.unsent.fetch_sub(dropped.len(), Ordering::AcqRel);
         self.close();
+    }
+
+    /// How many bytes wait for the client to read; none that it will not be sent any more.
+    pub(crate) fn unsent(&self) -> usize {
+        if self.is_dead.load(Ordering::Acquire) { 0 } else { self.unsent.load(Ordering::Acquire) }
     }
 
     fn take(&self) -> Vec<u8> {

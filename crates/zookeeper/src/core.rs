@@ -1,6 +1,6 @@
 //! A server that runs: its sockets, and the thread that drives its machine (`alone.rs`, or `member.rs` where there are others).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -21,15 +21,16 @@ use tokio_rustls::TlsAcceptor;
 use types::{Party, ReplicaId, ShardId};
 
 use crate::Config;
+use crate::admin;
 use crate::alone::Alone;
 use crate::clients::Clients;
 use crate::connection::{self, Core, Counters, Event};
 use crate::limits::{TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use crate::measure::{Walks, open_files_max};
 use crate::member::{MemberDriver, Others};
 use crate::peers::PeersError;
 use crate::storage::OpenError;
 use crate::tls::TlsError;
-use crate::{admin, measure};
 
 /// How long a server sleeps that has nothing to do at any time.
 const FOREVER: Duration = Duration::from_secs(3_600);
@@ -286,6 +287,8 @@ pub(crate) fn sleep_for(wakes_at: Option<Time>, now: Time) -> Duration {
 struct Driver {
     turns: Turns<Alone>,
     clients: Clients,
+    /// What clients asked that waits for the next turn.
+    waiting: VecDeque<Event>,
     started: Instant,
 }
 
@@ -294,7 +297,8 @@ impl Driver {
         let started = Instant::now();
         let machine = Alone::open(config, counters, time_since(started))?;
         let me = Party::Replica(ReplicaId { shard: ShardId(0), index: 0 });
-        Ok(Self { turns: Turns::new(machine, me, Bounds::default()), clients: Clients::default(), started })
+        let turns = Turns::new(machine, me, Bounds::default());
+        Ok(Self { turns, clients: Clients::default(), waiting: VecDeque::new(), started })
     }
 
     fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
@@ -309,9 +313,11 @@ impl Driver {
         let mut events = Vec::with_capacity(TURN_MAX);
         loop {
             let wait = sleep_for(self.turns.wakes_at(), time_since(self.started));
+            let goes_on = !self.waiting.is_empty();
             tokio::select! {
                 biased;
                 _ = &mut stopping => return Ok(()),
+                () = std::future::ready(()), if goes_on => {}
                 count = inbox.recv_many(&mut events, TURN_MAX) => {
                     if count == 0 {
                         return Ok(());
@@ -319,30 +325,42 @@ impl Driver {
                 }
                 () = tokio::time::sleep(wait) => {}
             }
-            self.turn(&mut events)?;
+            self.waiting.extend(events.drain(..));
+            self.turn(!inbox.is_empty())?;
         }
     }
 
-    fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), StartError> {
+    /// Takes a turn. `is_behind` says whether more has come than it is given.
+    fn turn(&mut self, is_behind: bool) -> Result<(), StartError> {
         let now = time_since(self.started);
+        self.turns.machine_mut().note_behind(is_behind);
         let mut turn = self.turns.begin(now);
-        for event in events.drain(..) {
+        while turn.machine().may_take()
+            && let Some(event) = self.waiting.pop_front()
+        {
             self.clients.note(&event);
             turn.step(now, TurnInput::Command(event));
         }
         let said = turn.stepped(now).persist()?.sign(&mut NoSigner);
         said.events.drain(..).for_each(|told| self.clients.tell(told));
+        drop(said);
+        // It was there before all that waits.
+        if let Some(rest) = self.turns.machine_mut().take_rest() {
+            self.waiting.push_front(rest);
+        }
         Ok(())
     }
 }
 
 /// What operators are shown of the process, its folders and its disk.
-pub(crate) fn measured([data, log]: &[PathBuf; 2], counters: &Counters, syncs: &Latency, snapshots: &Latency) -> Fields {
+pub(crate) fn measured(walks: &mut Walks, now: Now, counters: &Counters, syncs: &Latency, snapshots: &Latency) -> Fields {
+    let walked = walks.walked(now.steady_ms);
+    let [data_bytes, log_bytes] = walked.folder_bytes;
     let measured: [(&str, sentinel::Value); 9] = [
-        ("datadir_size", measure::folder_bytes(data).into()),
-        ("logdir_size", measure::folder_bytes(log).into()),
-        ("open_file_descriptor_count", measure::open_files().into()),
-        ("max_file_descriptor_count", measure::open_files_max().into()),
+        ("datadir_size", data_bytes.into()),
+        ("logdir_size", log_bytes.into()),
+        ("open_file_descriptor_count", walked.open_files.into()),
+        ("max_file_descriptor_count", open_files_max().into()),
         ("bytes_received_count", counters.received_bytes.load(Ordering::Relaxed).into()),
         ("connection_rejected", counters.rejected.load(Ordering::Relaxed).into()),
         ("unsuccessful_handshake", counters.handshakes_failed.load(Ordering::Relaxed).into()),

@@ -98,6 +98,11 @@ impl DurableMember {
         self.offers.1.recv().await
     }
 
+    /// The same where one is finished by now.
+    pub(crate) fn offered_by_now(&mut self) -> Option<Offer> {
+        self.offers.1.try_recv().ok()
+    }
+
     /// Lets others take over what was written for them.
     pub(crate) fn offer(&mut self, now: Now, (zxid, written): Offer) {
         match written {
@@ -108,7 +113,7 @@ impl DurableMember {
 
     /// The same of what is finished by now.
     pub(crate) fn offer_finished(&mut self, now: Now) {
-        if let Ok(offer) = self.offers.1.try_recv() {
+        if let Some(offer) = self.offered_by_now() {
             self.offer(now, offer);
         }
     }

@@ -20,6 +20,8 @@ pub const TURN_MAX: usize = 128;
 pub const UNSENT_BYTES_SOFT_MAX: usize = 1 << 20;
 /// A connection with so many bytes unsent, to which more are to be sent, is closed: its client does not read.
 pub const UNSENT_BYTES_MAX: usize = 32 << 20;
+/// When so many bytes are unsent to all clients together, those that have read least are closed until there are no more than that.
+pub const UNSENT_BYTES_OF_ALL_MAX: usize = 512 << 20;
 /// How long a client may take to begin, and for each frame once it has begun.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may take to read the last bytes of a connection.
@@ -28,6 +30,8 @@ pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// The nodes of one of the tree's 4,096 shards are hashed anew so often: all of them in about a minute and a half.
 pub const SCRUB_EVERY: Duration = Duration::from_millis(20);
+/// How large the folders are and how many files are open is found out so often at most, whoever asks.
+pub const MEASURE_EVERY: Duration = Duration::from_secs(1);
 /// For so long a connection that asks one question waits for its answer.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest order for a drill.

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +26,7 @@ use crate::core::{StartError, measured, now_of, sleep_for, time_of, time_since};
 use crate::drill;
 use crate::durable::{DurableMember, End, Offer, Part};
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
+use crate::measure::Walks;
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
 
 /// The other servers.
@@ -93,7 +93,11 @@ pub(crate) enum Command {
 pub(crate) struct MemberMachine {
     durable: DurableMember,
     counters: Arc<Counters>,
-    folders: [PathBuf; 2],
+    walks: Walks,
+    /// What is left of a batch: the turn has done enough, or too much is under way.
+    rest: Option<Event>,
+    /// Whether this turn has begun to do what clients ask: what other servers ask takes nothing of that.
+    has_begun: bool,
     scrubs_at: Time,
     now: Time,
     /// Why it goes on from its disk with its next turn.
@@ -104,9 +108,9 @@ pub(crate) struct MemberMachine {
 impl MemberMachine {
     /// Comes back from the disk.
     pub(crate) fn open(config: Config, part: Part, counters: Arc<Counters>, now: Time) -> Result<Self, StartError> {
-        let folders = [config.data.clone(), config.log.clone()];
+        let walks = Walks::new([config.data.clone(), config.log.clone()]);
         let durable = DurableMember::open(config, part, now_of(now))?;
-        Ok(Self { durable, counters, folders, scrubs_at: now, now, ended: None, failure: None })
+        Ok(Self { durable, counters, walks, rest: None, has_begun: false, scrubs_at: now, now, ended: None, failure: None })
     }
 
     /// Whether the member is gone, or will be when the turn is durable.
@@ -118,19 +122,36 @@ impl MemberMachine {
         self.durable.member.is_congested()
     }
 
+    /// Whether this turn takes more of what clients ask.
+    fn may_take(&self) -> bool {
+        self.rest.is_none() && (!self.has_begun || self.durable.member.server().may_do_more()) && !self.is_congested()
+    }
+
     fn take(&mut self, now: Now, event: Event, outbox: &mut OutboxOf<Self>) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.durable.member.server_mut().begin_turn();
+        }
         match event {
             Event::Opened { connection, peer, .. } => self.durable.member.client(now, Asked::Opened { connection, peer }),
-            Event::Inputs(inputs, _arrived, _counted) => {
-                for input in inputs {
-                    if let Asked::Word { .. } = &input {
-                        self.measure();
+            Event::Inputs(inputs, arrived, counted) => {
+                let mut inputs = inputs.into_iter();
+                while self.may_take()
+                    && let Some(input) = inputs.next()
+                {
+                    if let Asked::Word { word, .. } = &input
+                        && self.durable.member.server().shows_measured(*word)
+                    {
+                        self.measure(now);
                     }
                     self.durable.member.client(now, input);
                 }
+                let rest: Vec<Asked> = inputs.collect();
+                if !rest.is_empty() {
+                    self.rest = Some(Event::Inputs(rest, arrived, counted));
+                }
             }
             Event::Command { name, answer } => {
-                self.measure();
+                self.measure(now);
                 outbox.emit(Told::Command(answer, self.durable.member.server_mut().command(now, &name)));
             }
             Event::Drill { connection, order } => {
@@ -151,12 +172,12 @@ impl MemberMachine {
             self.durable.member.damage_proposal();
             return "damaged: the next entry that this server proposes as the leader".to_owned();
         }
-        let done = drill::carry_out(self.durable.member.server_mut(), &self.folders, order);
+        let done = drill::carry_out(self.durable.member.server_mut(), &self.walks.folders, order);
         done.unwrap_or_else(|why| format!("refused: {why}"))
     }
 
-    fn measure(&mut self) {
-        let mut measured = measured(&self.folders, &self.counters, &self.durable.syncs, &self.durable.snapshots);
+    fn measure(&mut self, now: Now) {
+        let mut measured = measured(&mut self.walks, now, &self.counters, &self.durable.syncs, &self.durable.snapshots);
         measured.extend(self.durable.repairs.fields());
         self.durable.member.server_mut().on_measured(measured);
         self.durable.member.show_others();
@@ -192,6 +213,7 @@ impl Machine for MemberMachine {
     }
 
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.has_begun = false;
         if self.is_ending() {
             return;
         }
@@ -239,6 +261,14 @@ fn party(server: u16) -> Party {
     Party::Replica(ReplicaId { shard: ShardId(0), index: server })
 }
 
+/// What a turn is given beside what clients ask.
+struct Heard {
+    /// What other servers said.
+    peers: Vec<FromPeer>,
+    /// A snapshot for them that is finished.
+    offered: Option<Offer>,
+}
+
 /// Drives one of several servers.
 pub(crate) struct MemberDriver {
     turns: Turns<MemberMachine>,
@@ -266,43 +296,64 @@ impl MemberDriver {
     }
 
     async fn turns(&mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
-        let mut events = Vec::with_capacity(TURN_MAX);
-        let mut peers = Vec::with_capacity(PEER_WAITING_MAX);
-        loop {
-            let may_take = self.waiting.is_empty() && !self.turns.machine().is_congested();
-            let wait = sleep_for(self.turns.wakes_at(), time_since(self.started));
-            let mut offered = None;
-            tokio::select! {
-                biased;
-                _ = &mut stopping => return Ok(()),
-                count = self.others.heard.recv_many(&mut peers, PEER_WAITING_MAX) => {
-                    if count == 0 {
-                        return Ok(());
-                    }
-                }
-                offer = self.turns.machine_mut().durable.offered() => offered = offer,
-                count = inbox.recv_many(&mut events, TURN_MAX), if may_take => {
-                    if count == 0 {
-                        return Ok(());
-                    }
-                }
-                () = tokio::time::sleep(wait) => {}
-            }
-            self.waiting.extend(events.drain(..));
-            self.turn(&mut peers, offered)?;
+        let mut heard = Heard { peers: Vec::with_capacity(PEER_WAITING_MAX), offered: None };
+        while self.gather(&mut heard, &mut inbox, &mut stopping).await {
+            self.turn(&mut heard)?;
         }
+        Ok(())
     }
 
-    fn turn(&mut self, peers: &mut Vec<FromPeer>, offered: Option<Offer>) -> Result<(), StartError> {
+    /// Waits until there is something to do, and takes all that there is of it for one turn; false when there is nothing to do any more.
+    async fn gather(&mut self, heard: &mut Heard, inbox: &mut mpsc::Receiver<Event>, stopping: &mut oneshot::Receiver<()>) -> bool {
+        let is_congested = self.turns.machine().is_congested();
+        let may_take = self.waiting.is_empty() && !is_congested;
+        let goes_on = !self.waiting.is_empty() && !is_congested;
+        let wait = sleep_for(self.turns.wakes_at(), time_since(self.started));
+        let mut events = Vec::new();
+        tokio::select! {
+            biased;
+            _ = stopping => return false,
+            count = self.others.heard.recv_many(&mut heard.peers, PEER_WAITING_MAX) => {
+                if count == 0 {
+                    return false;
+                }
+            }
+            offer = self.turns.machine_mut().durable.offered() => heard.offered = offer,
+            count = inbox.recv_many(&mut events, TURN_MAX), if may_take => {
+                if count == 0 {
+                    return false;
+                }
+            }
+            () = std::future::ready(()), if goes_on => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+        // Of all others too what there is: where one of them always has something, the rest would never be heard.
+        while heard.peers.len() < PEER_WAITING_MAX
+            && let Ok(said) = self.others.heard.try_recv()
+        {
+            heard.peers.push(said);
+        }
+        heard.offered = heard.offered.take().or_else(|| self.turns.machine_mut().durable.offered_by_now());
+        while may_take
+            && events.len() < TURN_MAX
+            && let Ok(event) = inbox.try_recv()
+        {
+            events.push(event);
+        }
+        self.waiting.extend(events);
+        true
+    }
+
+    fn turn(&mut self, heard: &mut Heard) -> Result<(), StartError> {
         let now = time_since(self.started);
         let mut turn = self.turns.begin(now);
-        if let Some(offer) = offered {
+        if let Some(offer) = heard.offered.take() {
             turn.step(now, Input::Command(Command::Offered(offer)));
         }
-        for (from, message) in peers.drain(..) {
+        for (from, message) in heard.peers.drain(..) {
             turn.step(now, Input::Message { from: party(from), message });
         }
-        while !turn.machine().is_congested()
+        while turn.machine().may_take()
             && let Some(event) = self.waiting.pop_front()
         {
             self.clients.note(&event);
@@ -318,6 +369,14 @@ impl MemberDriver {
             }
         }
         said.events.drain(..).for_each(|told| self.clients.tell(told));
+        drop(said);
+        if let Some(rest) = self.turns.machine_mut().rest.take() {
+            // It was there before all that waits.
+            self.waiting.push_front(rest);
+        }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

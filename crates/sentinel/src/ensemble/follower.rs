@@ -130,6 +130,11 @@ impl Server {
         loop {
             let Some(known) = self.connections.get_mut(&connection).filter(|known| !known.is_closing) else { return };
             let Some(Queued::Request { .. }) = known.queue.front() else { return };
+            if self.work.is_too_much() {
+                // What comes back next is applied before the next turn: these would be answered as of a later time than they were asked for.
+                self.close(connection, outbox);
+                return;
+            }
             let Some(Queued::Request { request, bytes }) = known.queue.pop_front() else { return };
             self.queued_bytes -= bytes;
             known.blocking_queued -= usize::from(is_blocking(&request));
@@ -304,4 +309,72 @@ fn length(numbered: &Numbered) -> usize {
 
 fn is_blocking(request: &Result<Numbered, NotARequest>) -> bool {
     request.as_ref().is_ok_and(|numbered| must_not_be_overtaken(&numbered.request))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use bytes::Bytes;
+    use jute::{Operation, Request};
+
+    use super::*;
+    use crate::digest::Profile;
+    use crate::limits::HELD_BYTES_MAX;
+    use crate::server::{Input, Peer, Settings};
+
+    const ANN: ConnectionId = ConnectionId(1);
+    const BOB: ConnectionId = ConnectionId(2);
+
+    fn follower(now: Now) -> Server {
+        let mut state = State::new(Profile::Off, 1);
+        (1..=2).for_each(|session| state.put_session(session, 10_000, [1; PASSWORD_BYTES]));
+        let settings = Settings {
+            server_id: 1,
+            timeout_ms_min: 1_000,
+            timeout_ms_max: 20_000,
+            reap_every_ms: 60_000,
+            words: None,
+            superuser: None,
+            secret: [1; 32],
+            configuration: Vec::new(),
+        };
+        let mut server = Server::new(state, settings, now);
+        let mut outbox = Outbox::default();
+        server.play(Role::Following { observes: false }, &mut outbox);
+        for (connection, session) in [(ANN, 1), (BOB, 2)] {
+            let peer = Peer { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1, certificate: None };
+            server.step(now, Input::Opened { connection, peer }, &mut outbox);
+            server.connections.get_mut(&connection).expect("it was just opened").session = Some(session);
+        }
+        server
+    }
+
+    #[test]
+    fn what_waits_behind_a_write_is_answered_up_to_so_much() {
+        let now = Now { wall_ms: 1, steady_ms: 1 };
+        let mut server = follower(now);
+        let mut outbox = Outbox::default();
+        let data = Some(Bytes::from(vec![1; 4 << 20]));
+        let path = || "/zookeeper".to_owned();
+        let ask = |server: &mut Server, connection, request, outbox: &mut Outbox| {
+            server.step(now, Input::Request { connection, request: Ok(Numbered { xid: 1, request }) }, outbox);
+        };
+        ask(&mut server, ANN, Request::SetData { path: path(), data: data.clone(), version: -1 }, &mut outbox);
+        for _ in 0..30 {
+            ask(&mut server, ANN, Request::GetData { path: path(), watch: false }, &mut outbox);
+        }
+        assert_eq!((outbox.forwards.len(), outbox.bytes.len()), (1, 0), "all waits for the write");
+        let write = Proposal::One(Operation::SetData { path: path(), data, version: -1 });
+        let origin = Origin { session: 1, xid: 1, identities: &[], time_ms: 1 };
+        let transaction = Preparer::new(&server.state).prepare(&server.state, write, origin);
+        server.begin_turn();
+        server.apply_ordered(true, OrderedBody::Transaction(transaction), &mut outbox).expect("it is what was asked for");
+        let said = outbox.bytes.get(&ANN).map_or(0, Vec::len);
+        assert!((HELD_BYTES_MAX..HELD_BYTES_MAX + (5 << 20)).contains(&said), "{said} bytes are said");
+        assert!(outbox.close.contains(&ANN), "its client has to ask again");
+        server.begin_turn();
+        ask(&mut server, BOB, Request::GetData { path: path(), watch: false }, &mut outbox);
+        assert!(outbox.bytes.contains_key(&BOB) && !outbox.close.contains(&BOB), "others are served");
+    }
 }

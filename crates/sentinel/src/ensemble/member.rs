@@ -314,6 +314,10 @@ impl Member {
         }
         let follows = matches!(self.status, Status::Following { .. });
         let order = if follows && !self.server.heard.is_empty() { order.min(said) } else { order };
+        if self.has_forwards() && self.replica.may_propose().is_ok() {
+            // They wait for the next turn alone.
+            return 0;
+        }
         // What is overdue waits until there is room for it.
         if self.replica.may_propose().is_ok() { order.min(self.server.deadline_ms()) } else { order }
     }
@@ -437,6 +441,8 @@ impl Member {
     /// Ends a turn: what is to be written, and what is to be said after that.
     pub fn turn(&mut self, now: Now) -> Turn {
         if self.server.corruption().is_none() && self.disagreement.is_none() && self.turn.reopen.is_none() {
+            // They have as much time as what came in this turn.
+            self.server.begin_turn();
             self.propose_forwards(now);
             self.propose_settling(now);
             let mut output = Output::default();
@@ -452,6 +458,7 @@ impl Member {
             self.turn.reopen = None;
         }
         self.release();
+        self.server.begin_turn();
         std::mem::take(&mut self.turn)
     }
 
@@ -774,11 +781,17 @@ impl Member {
         self.propose_forwards(now);
     }
 
+    /// Whether followers ask for something that was not prepared yet.
+    fn has_forwards(&self) -> bool {
+        matches!(self.status, Status::Leading { .. }) && self.streams.values().any(|stream| !stream.waiting.is_empty())
+    }
+
     /// Prepares what followers ask for, as far as there is room: of each its share.
     fn propose_forwards(&mut self, now: Now) {
         let from: Vec<u16> = self.streams.iter().filter(|(_, stream)| !stream.waiting.is_empty()).map(|(from, _)| *from).collect();
         for server in from {
             while self.replica.may_propose().is_ok()
+                && self.server.may_do_more()
                 && let Status::Leading { .. } = self.status
                 && let Some(known) = self.streams.get_mut(&server)
                 && let Some((number, forward)) = known.waiting.pop_front()
