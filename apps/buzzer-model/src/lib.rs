@@ -20,10 +20,14 @@
 //! |---|---|---|---|
 //! | create an account | that the name is free | account, count | one |
 //! | post | that the key is free | one post | one |
+//! | delete a post | that it is there | one post | one |
 //! | follow, unfollow | count, edge, the other's account | count, and the edge at both users | one or two |
+//! | begin a session | account, sessions | one session, and those that are over | one |
+//! | change a password | account, sessions | account, and all sessions but one | one |
 //! | timeline | the range of those followed, then the first rows of the posts of each | nothing | those of all of them |
 //!
-//! Posts stay with their author, and a timeline is put together when somebody looks: a post is one insertion, whoever follows.
+//! Posts stay with their author, and a timeline is put together when somebody looks: a post is one insertion, whoever follows, and a
+//! post that is deleted is gone from all timelines at once.
 //!
 //! # Why it is right, whoever does what at the same time
 //!
@@ -36,9 +40,12 @@
 //! 3. *No edge to nobody.* *Follow* reads the other's account, and accounts are never removed.
 //! 4. *Timelines are of one moment.* A timeline is one transaction that only reads: it shows exactly the newest posts, as of one state of the database,
 //!    of those followed in that same state. So an unfollow beside a post leaves either the post shown to a follower, or the follower gone; and
-//!    whoever sees an answer to a post, and follows both authors, sees the post as well: it was there when the answer was written.
+//!    whoever sees an answer to a post, and follows both authors, sees the post as well, unless its author has deleted it: it was there when the
+//!    answer was written.
 //! 5. *No post is lost or replaced.* A post's key has its time and 32 random bits, and is compared with *absent*: a second post of the same key would be
-//!    refused.
+//!    refused. Its author alone deletes it.
+//! 6. *No session outlasts its password.* Whoever begins a session has read in the same transaction that the account has the hash against which the
+//!    password was checked; whoever changes that hash ends in the same transaction all sessions but their own.
 
 mod clock;
 mod name;
@@ -49,8 +56,8 @@ mod records;
 pub use clock::{AHEAD_US_MAX, Clock};
 pub use name::{NAME_CHARS_MAX, Name, WrongName};
 pub use network::{
-    Account, Created, FOLLOWING_MAX, Followed, Keys, LIST_MAX, Network, Part, Profile, SESSIONS_MAX, Shown, TIMELINE_MAX, Timeline,
-    Unfollowed,
+    Account, Changed, Created, Deleted, FOLLOWING_MAX, Followed, Keys, LIST_MAX, Network, Opened, Part, Profile, SESSIONS_MAX, Shown,
+    TIMELINE_MAX, Timeline, Unfollowed,
 };
 pub use post::{POST_CHARS_MAX, PostId, PostText, WrongPost};
 pub use records::{Broken, Session};

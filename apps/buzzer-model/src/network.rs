@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use client::{Client, Committed, Error, Operation, Refusal, Transaction};
-use futures_util::future::{try_join_all, try_join3};
+use futures_util::future::{try_join, try_join_all, try_join3};
 use types::{Key, Value};
 
 use crate::clock::Clock;
@@ -67,8 +67,7 @@ impl Keys {
     /// What a new account is: itself, and the count of those whom it follows.
     #[must_use]
     pub fn account_rows(&self, user: &Name, joined: u64, password_hash: &str, following: u64) -> [(Key, Value); 2] {
-        let account = text(&format!("{joined} {password_hash}"));
-        [(self.account(user), account), (self.count(user), text(&following.to_string()))]
+        [(self.account(user), account_value(joined, password_hash)), (self.count(user), text(&following.to_string()))]
     }
 
     /// Both sides of an edge: `user` follows `other`.
@@ -176,6 +175,33 @@ pub enum Unfollowed {
     NotFollowed,
 }
 
+/// What came of deleting a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It is gone now.
+    Now,
+    /// There was none, or none any more.
+    Absent,
+}
+
+/// What came of changing a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// It is the new one now.
+    Now,
+    /// The hash of the old one is not the account's, or not any more.
+    OtherPassword,
+}
+
+/// What came of beginning a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// It lasts from now on.
+    Now,
+    /// The hash of the password that was shown is not the account's, or not any more.
+    OtherPassword,
+}
+
 /// A post as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
@@ -264,6 +290,24 @@ impl Network {
         let operations = vec![Operation::Compare(key.clone(), None), Operation::Put(key, value)];
         let Committed { commit, attempts, .. } = self.client.run(operations).await?;
         Ok(Committed { value: id, commit, attempts })
+    }
+
+    /// Deletes a post of `author`. It is in one place alone, so it is gone from every timeline at once.
+    ///
+    /// # Errors
+    /// Any [`Error`] of the client's. After [`Error::OutcomeUnknown`] it may be gone.
+    pub async fn delete_post(&self, author: &Name, id: PostId) -> Result<Committed<Deleted>, Error> {
+        let key = &self.keys.post(author, id);
+        self.client
+            .transact(|txn| async move {
+                // Made-up identifiers leave no deleted keys behind.
+                if txn.get(key.clone()).await?.is_none() {
+                    return Ok(Deleted::Absent);
+                }
+                txn.delete(key.clone());
+                Ok(Deleted::Now)
+            })
+            .await
     }
 
     /// Lets `user` follow `other`.
@@ -362,7 +406,8 @@ impl Network {
             let Some(account) = &found[0] else { return Ok(None) };
             Ok(Some(Profile {
                 joined: read_account(&asked[0], account)?.joined,
-                following: read_count(&asked[1], found[1].as_ref())?,
+                // Until the commit, the two reads may be of different moments: before and after the account was made.
+                following: found[1].as_ref().map_or(Err(Error::Conflict), |count| read_count(&asked[1], Some(count)))?,
                 followers: followers.len(),
                 is_followed: found.get(2).is_some_and(Option::is_some),
                 has_more: posts.len() >= TIMELINE_MAX,
@@ -390,24 +435,47 @@ impl Network {
         self.list(user, "following", after).await
     }
 
-    /// Begins a session of `user` under the digest of its secret. At most [`SESSIONS_MAX`] last: those that are over go, then that which would end first.
+    /// Replaces a password's hash, if it is still `old_hash`, and ends all sessions but that under the digest `kept`, all in one transaction: no
+    /// session that the old password began outlasts it.
+    ///
+    /// # Errors
+    /// Any [`Error`] of the client's, and [`crate::Broken`] in one. After [`Error::OutcomeUnknown`] it may be the new one.
+    pub async fn change_password(&self, user: &Name, old_hash: &str, new_hash: &str, kept: &str) -> Result<Changed, Error> {
+        let (key, kept) = (&self.keys.account(user), &self.keys.session(user, kept));
+        let change = |txn: Transaction| async move {
+            let (account, sessions) = try_join(txn.get(key.clone()), self.sessions(&txn, user)).await?;
+            let account = account.map(|value| read_account(key, &value)).transpose()?;
+            let Some(account) = account.filter(|account| account.password_hash == old_hash) else { return Ok(Changed::OtherPassword) };
+            txn.put(key.clone(), account_value(account.joined, new_hash));
+            sessions.into_iter().filter(|(session, _)| session != kept).for_each(|(session, _)| txn.delete(session));
+            Ok(Changed::Now)
+        };
+        Ok(self.client.transact(change).await?.value)
+    }
+
+    /// Begins a session of `user` under the digest of its secret, if `password_hash`, against which the password was checked, is still the
+    /// account's. At most [`SESSIONS_MAX`] last: those that are over go, then that which would end first.
     ///
     /// # Errors
     /// Any [`Error`] of the client's, and [`crate::Broken`] in one.
-    pub async fn open_session(&self, user: &Name, digest: &str, now: u64, session: Session) -> Result<(), Error> {
-        let (low, high) = &self.keys.range(user, "session", None);
+    pub async fn open_session(&self, user: &Name, password_hash: &str, digest: &str, now: u64, session: Session) -> Result<Opened, Error> {
+        let account = &self.keys.account(user);
         let open = |txn: Transaction| async move {
-            let found = txn.scan(low.clone(), high.clone(), 2 * SESSIONS_MAX).await?;
-            let ends = found.into_iter().map(|(key, value)| Ok((read_number(&key, &value, "a session")?, key)));
+            let (found, sessions) = try_join(txn.get(account.clone()), self.sessions(&txn, user)).await?;
+            let found = found.map(|value| read_account(account, &value)).transpose()?;
+            if found.is_none_or(|found| found.password_hash != password_hash) {
+                return Ok(Opened::OtherPassword);
+            }
+            let ends = sessions.into_iter().map(|(key, value)| Ok((read_number(&key, &value, "a session")?, key)));
             let mut ends = ends.collect::<Result<Vec<(u64, Key)>, Error>>()?;
             ends.sort_unstable();
             let over = ends.iter().filter(|(expires, _)| *expires <= now).count();
             let gone = over.max((ends.len() + 1).saturating_sub(SESSIONS_MAX));
             ends.drain(..gone).for_each(|(_, key)| txn.delete(key));
             txn.put(self.keys.session(user, digest), text(&session.expires.to_string()));
-            Ok(())
+            Ok(Opened::Now)
         };
-        self.client.transact(open).await.map(drop)
+        Ok(self.client.transact(open).await?.value)
     }
 
     /// The session of `user` under this digest, if it lasts.
@@ -427,6 +495,24 @@ impl Network {
     /// Any [`Error`] of the client's.
     pub async fn close_session(&self, user: &Name, digest: &str) -> Result<(), Error> {
         self.client.run(vec![Operation::Delete(self.keys.session(user, digest))]).await.map(drop)
+    }
+
+    /// Ends all sessions of `user`.
+    ///
+    /// # Errors
+    /// Any [`Error`] of the client's.
+    pub async fn close_sessions(&self, user: &Name) -> Result<(), Error> {
+        let close = |txn: Transaction| async move {
+            self.sessions(&txn, user).await?.into_iter().for_each(|(key, _)| txn.delete(key));
+            Ok(())
+        };
+        self.client.transact(close).await.map(drop)
+    }
+
+    /// The sessions of `user`: there are never more than [`SESSIONS_MAX`].
+    async fn sessions(&self, txn: &Transaction, user: &Name) -> Result<Vec<(Key, Value)>, Error> {
+        let (low, high) = self.keys.range(user, "session", None);
+        txn.scan(low, high, 2 * SESSIONS_MAX).await
     }
 
     async fn list(&self, user: &Name, part: &str, after: Option<&Name>) -> Result<Vec<Name>, Error> {
@@ -449,6 +535,10 @@ impl Network {
     fn observe(&self, posts: &[Shown]) {
         posts.iter().for_each(|post| self.clock.observe(post.id.time_us));
     }
+}
+
+fn account_value(joined: u64, password_hash: &str) -> Value {
+    text(&format!("{joined} {password_hash}"))
 }
 
 fn read_account(key: &Key, value: &Value) -> Result<Account, Error> {

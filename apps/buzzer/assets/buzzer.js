@@ -1,4 +1,5 @@
-// What the pages do without, and do better with: new posts as they come, the characters that are left, and times as they are where you are.
+// What the pages do without, and do better with: new posts as they come, the characters that are left, times as they are where you are, and one
+// post for two presses.
 'use strict';
 
 function showTimes(root) {
@@ -25,6 +26,21 @@ function countCharacters(area) {
   count();
 }
 
+// A form that is sent is not sent again by a second press. Whoever comes back to the page may send it anew.
+function sendOnce() {
+  const buttons = (root) => root.querySelectorAll('button');
+  addEventListener('submit', (event) => {
+    if (event.target.method === 'post') buttons(event.target).forEach((button) => { button.disabled = true; });
+  });
+  addEventListener('pageshow', () => {
+    for (const form of document.querySelectorAll('form[method="post"]')) buttons(form).forEach((button) => { button.disabled = false; });
+    document.querySelector('textarea[data-most]')?.dispatchEvent(new Event('input'));
+  });
+}
+
+const WAIT_MS_MIN = 1000;
+const WAIT_MS_MAX = 60000;
+
 function follow(timeline) {
   const news = document.getElementById('news');
   let isAsking = false;
@@ -41,7 +57,10 @@ function follow(timeline) {
         const known = new Set(Array.from(timeline.querySelectorAll('.post'), (post) => post.id));
         timeline.innerHTML = await answer.text();
         showTimes(timeline);
-        const fresh = Array.from(timeline.querySelectorAll('.post')).filter((post) => !known.has(post.id));
+        // Where a post was deleted, an older one has come in behind those that were here.
+        const posts = Array.from(timeline.querySelectorAll('.post'));
+        const last = posts.findLastIndex((post) => known.has(post.id));
+        const fresh = posts.filter((post, index) => !known.has(post.id) && (last < 0 || index < last));
         fresh.forEach((post) => post.classList.add('fresh'));
         news.textContent = fresh.length === 1 ? 'One new post' : fresh.length > 1 ? `${fresh.length} new posts` : '';
       } catch {
@@ -50,17 +69,35 @@ function follow(timeline) {
     }
     isAsking = false;
   };
-  const events = new EventSource('/live');
-  // Each stream tells of the timeline as it begins, so that nothing is missed between this page and it, or while it was broken off.
-  events.addEventListener('timeline', async () => {
-    await refresh();
-    timeline.dataset.live = 'open';
+  let events;
+  let again;
+  let wait = WAIT_MS_MIN;
+  const open = () => {
+    events = new EventSource('/live');
+    // Each stream tells of the timeline as it begins, so that nothing is missed between this page and it, or while it was broken off.
+    events.addEventListener('timeline', async () => {
+      wait = WAIT_MS_MIN;
+      await refresh();
+      timeline.dataset.live = 'open';
+    });
+    // A browser tries again by itself where a stream breaks off, and never where the answer was no stream: the server was too busy, perhaps.
+    events.addEventListener('error', () => {
+      if (events.readyState !== EventSource.CLOSED) return;
+      timeline.dataset.live = 'closed';
+      again = setTimeout(open, wait * (0.75 + Math.random() / 4));
+      wait = Math.min(wait * 2, WAIT_MS_MAX);
+    });
+  };
+  open();
+  addEventListener('pagehide', () => {
+    clearTimeout(again);
+    events.close();
   });
-  addEventListener('pagehide', () => events.close());
   addEventListener('pageshow', (event) => { if (event.persisted) location.reload(); });
 }
 
 showTimes(document);
+sendOnce();
 const area = document.querySelector('textarea[data-most]');
 if (area) countCharacters(area);
 const timeline = document.querySelector('#timeline[data-live]');

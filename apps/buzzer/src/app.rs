@@ -1,6 +1,6 @@
 //! Which page an address has, who is asking, and what is done for them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,18 +8,21 @@ use axum::Router;
 use axum::extract::rejection::{FormRejection, QueryRejection};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Form, Path, Query, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, SET_COOKIE};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use buzzer_model::{Created, FOLLOWING_MAX, Followed, Name, Network, PostId, PostText, Session, TIMELINE_MAX};
+use bezant_client::Error;
+use buzzer_model::{
+    Account, Changed, Created, FOLLOWING_MAX, Followed, Name, Network, Opened, PostId, PostText, Session, TIMELINE_MAX, Timeline,
+};
 use maud::Markup;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::failure::Failure;
-use crate::guard::{RateLimit, harden, is_ours};
+use crate::guard::{RateLimit, Subnet, harden, is_ours};
 use crate::live::Live;
 use crate::pages::{self, Welcome};
 use crate::passwords::Passwords;
@@ -29,11 +32,20 @@ use crate::sessions::{SESSION_SECONDS, Ticket, forget_cookie, now};
 const FORM_BYTES_MAX: usize = 16 << 10;
 /// How long the answer to a request may take, its form included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
-/// How often an address may try to sign in or up, and a name be tried, in a minute.
-const SIGN_INS_OF_ADDRESS: u32 = 30;
+/// How often those of one network may try to sign in or up, and a name be tried, in a minute.
+const SIGN_INS_OF_SUBNET: u32 = 30;
 const SIGN_INS_OF_NAME: u32 = 10;
-/// How many posts, follows and unfollows a user may ask for in a minute.
+/// How many posts, deletions, follows and unfollows a user may ask for in a minute.
 const CHANGES_OF_USER: u32 = 60;
+/// How often a user's old password may be shown for a new one in a minute. It is apart from what is counted of their name, so that strangers who try that
+/// keep nobody from it.
+const PASSWORD_CHANGES_OF_USER: u32 = 10;
+
+tokio::task_local! {
+    /// Whom the request's cookie names, for the bar of the pages that say what failed. Nobody has looked whether that session lasts: it may be just
+    /// that which fails.
+    static ASKING: Option<Ticket>;
+}
 
 /// What stands between this server and browsers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +74,11 @@ impl App {
         Ok(Self { network, passwords, behind })
     }
 
+    /// What stands before it.
+    pub(crate) fn behind(&self) -> Behind {
+        self.behind
+    }
+
     /// All its pages. What never ends by itself ends when `stopped` turns true.
     pub(crate) fn router(self, stopped: watch::Receiver<bool>) -> Router {
         let shared = Arc::new(Shared {
@@ -69,9 +86,10 @@ impl App {
             network: self.network,
             passwords: self.passwords,
             behind: self.behind,
-            sign_ins_of_address: RateLimit::new(SIGN_INS_OF_ADDRESS),
+            sign_ins_of_subnet: RateLimit::new(SIGN_INS_OF_SUBNET),
             sign_ins_of_name: RateLimit::new(SIGN_INS_OF_NAME),
             changes_of_user: RateLimit::new(CHANGES_OF_USER),
+            password_changes_of_user: RateLimit::new(PASSWORD_CHANGES_OF_USER),
         });
         Router::new()
             .route("/", get(home))
@@ -84,7 +102,11 @@ impl App {
             .route("/sign-up", post(sign_up))
             .route("/sign-in", post(sign_in))
             .route("/sign-out", post(sign_out))
+            .route("/sign-out-everywhere", post(sign_out_everywhere))
+            .route("/settings", get(settings))
+            .route("/password", post(change_password))
             .route("/post", post(write))
+            .route("/delete", post(delete))
             .route("/follow", post(follow))
             .route("/unfollow", post(unfollow))
             .route("/health", get(|| async { "ok\n" }))
@@ -106,9 +128,10 @@ struct Shared {
     passwords: Passwords,
     behind: Behind,
     live: Live,
-    sign_ins_of_address: RateLimit<IpAddr>,
+    sign_ins_of_subnet: RateLimit<Subnet>,
     sign_ins_of_name: RateLimit<Name>,
     changes_of_user: RateLimit<Name>,
+    password_changes_of_user: RateLimit<Name>,
 }
 
 type Answer = Result<Response, Failure>;
@@ -116,20 +139,27 @@ type App_ = State<Arc<Shared>>;
 
 /// Every request passes here, and every answer.
 async fn admit(State(app): App_, request: Request, next: Next) -> Response {
+    let (asking, method) = (Ticket::read(request.headers(), app.behind), request.method().clone());
     let answer = async {
         if !is_ours(&request) {
             return Failure::foreign().into_response();
         }
         next.run(request).await
     };
-    let mut response = timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Failure::busy().into_response());
+    let mut response = ASKING.scope(asking, within(ANSWER_TIMEOUT, &method, answer)).await;
     harden(&mut response, app.behind);
     response
 }
 
+/// The answer, or that it did not come in time.
+async fn within(limit: Duration, method: &Method, answer: impl Future<Output = Response>) -> Response {
+    timeout(limit, answer).await.unwrap_or_else(|_| Failure::late(method).into_response())
+}
+
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        html(self.status, pages::failure(&self))
+        let page = ASKING.try_with(|asking| pages::failure(&self, asking.as_ref()));
+        html(self.status, page.unwrap_or_else(|_| pages::failure(&self, None)))
     }
 }
 
@@ -144,25 +174,24 @@ impl Shared {
     /// The same for what changes something: the form must come from a page of that session.
     async fn author(&self, headers: &HeaderMap, token: &str) -> Result<Ticket, Failure> {
         let ticket = self.viewer(headers).await?.ok_or_else(Failure::foreign)?;
-        if ticket.form_token() != token {
-            return Err(Failure::foreign());
-        }
+        ticket.check(token)?;
         Ok(ticket)
     }
 
-    /// The address that a request comes from.
-    fn address(&self, headers: &HeaderMap, from: SocketAddr) -> IpAddr {
+    /// The network that a request comes from.
+    fn subnet(&self, headers: &HeaderMap, from: SocketAddr) -> Subnet {
         let forwarded = || headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?.rsplit(',').next()?.trim().parse().ok();
-        match self.behind {
+        let address = match self.behind {
             Behind::Nothing => from.ip(),
             Behind::HttpsProxy => forwarded().unwrap_or(from.ip()),
-        }
+        };
+        address.into()
     }
 
     /// Counts a try to sign in or up.
     fn admit_sign_in(&self, headers: &HeaderMap, from: SocketAddr, name: Option<&Name>) -> Result<(), Failure> {
         let too_often = |seconds| Failure::too_often("attempts to sign in", seconds);
-        self.sign_ins_of_address.admit(self.address(headers, from)).map_err(too_often)?;
+        self.sign_ins_of_subnet.admit(self.subnet(headers, from)).map_err(too_often)?;
         name.map_or(Ok(()), |name| self.sign_ins_of_name.admit(name.clone()).map_err(too_often))
     }
 
@@ -170,12 +199,21 @@ impl Shared {
         self.changes_of_user.admit(user.clone()).map_err(|seconds| Failure::too_often("posts and changes", seconds))
     }
 
-    /// Begins a session, and sends the browser to its timeline.
-    async fn welcome(&self, name: Name) -> Answer {
+    /// The hash of this user's password, if `password` is that.
+    async fn right_hash(&self, name: &Name, password: String) -> Result<Option<String>, Failure> {
+        let hash = self.network.account(name).await?.map(|Account { password_hash, .. }| password_hash);
+        let is_right = self.passwords.is_right(password, hash.clone()).await?;
+        Ok(hash.filter(|_| is_right))
+    }
+
+    /// Begins a session of whoever showed the password with this hash, and sends the browser to its timeline.
+    async fn welcome(&self, name: Name, password_hash: &str) -> Answer {
         let ticket = Ticket::draw(name);
         let session = Session { expires: now() + SESSION_SECONDS };
-        self.network.open_session(&ticket.name, &ticket.digest(), now(), session).await?;
-        with_cookie(see("/"), &ticket.set_cookie(self.behind))
+        match self.network.open_session(&ticket.name, password_hash, &ticket.digest(), now(), session).await? {
+            Opened::Now => with_cookie(see("/"), &ticket.set_cookie(self.behind)),
+            Opened::OtherPassword => Err(Failure::wrong_password()),
+        }
     }
 }
 
@@ -215,12 +253,12 @@ async fn home(State(app): App_, headers: HeaderMap, part: Part) -> Answer {
 async fn timeline(State(app): App_, headers: HeaderMap) -> Answer {
     let viewer = app.viewer(&headers).await?.ok_or_else(|| Failure::not_found("You are not signed in."))?;
     let timeline = app.network.timeline(&viewer.name, None, TIMELINE_MAX).await?.value;
-    Ok(html(StatusCode::OK, pages::timeline(&timeline)))
+    Ok(html(StatusCode::OK, pages::timeline(&viewer, &timeline)))
 }
 
-async fn live(State(app): App_, headers: HeaderMap) -> Answer {
+async fn live(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap) -> Answer {
     let viewer = app.viewer(&headers).await?.ok_or_else(|| Failure::not_found("You are not signed in."))?;
-    app.live.follow(viewer)
+    app.live.follow(viewer, app.subnet(&headers, from))
 }
 
 #[derive(Deserialize)]
@@ -267,39 +305,40 @@ type Filled<T> = Result<Form<T>, FormRejection>;
 async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<Credentials>) -> Answer {
     let Credentials { name: written, password } = filled(form)?;
     let made = async {
-        app.admit_sign_in(&headers, from, None)?;
         let name = name(&written)?;
+        app.admit_sign_in(&headers, from, None)?;
         let hash = app.passwords.hash(password).await?;
         match app.network.create_account(&name, now(), &hash).await? {
-            Created::Now => app.welcome(name).await,
+            Created::Now => Ok((name, hash)),
             Created::Taken => Err(Failure::refused(format!("The name {name} is taken. Choose another."))),
         }
     };
-    let again = |failure: Failure| {
-        html(failure.status, pages::welcome(&Welcome { new_name: &written, wrong_new: Some(&failure), ..Welcome::default() }))
-    };
-    Ok(made.await.unwrap_or_else(again))
+    Ok(match made.await {
+        // From here on the account is there, whatever fails.
+        Ok((name, hash)) => app.welcome(name, &hash).await.unwrap_or_else(|failure| sign_in_again(&written, &failure.only_made())),
+        Err(failure) => {
+            html(failure.status, pages::welcome(&Welcome { new_name: &written, wrong_new: Some(&failure), ..Welcome::default() }))
+        }
+    })
+}
+
+/// The form to sign in, as it was filled in, with what was wrong.
+fn sign_in_again(written: &str, failure: &Failure) -> Response {
+    html(failure.status, pages::welcome(&Welcome { name: written, wrong: Some(failure), ..Welcome::default() }))
 }
 
 async fn sign_in(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<Credentials>) -> Answer {
     let Credentials { name: written, password } = filled(form)?;
     let entered = async {
-        // What cannot be a name is nobody's.
-        let name: Option<Name> = written.parse().ok();
-        app.admit_sign_in(&headers, from, name.as_ref())?;
-        let account = match &name {
-            Some(name) => app.network.account(name).await?,
-            None => None,
-        };
-        let is_right = app.passwords.is_right(password, account.map(|account| account.password_hash)).await?;
-        match name.filter(|_| is_right) {
-            Some(name) => app.welcome(name).await,
+        // What cannot be a name is nobody's, which is known without a look, and so is neither counted nor hashed.
+        let name: Name = written.parse().map_err(|_| Failure::wrong_password())?;
+        app.admit_sign_in(&headers, from, Some(&name))?;
+        match app.right_hash(&name, password).await? {
+            Some(hash) => app.welcome(name, &hash).await,
             None => Err(Failure::wrong_password()),
         }
     };
-    let again =
-        |failure: Failure| html(failure.status, pages::welcome(&Welcome { name: &written, wrong: Some(&failure), ..Welcome::default() }));
-    Ok(entered.await.unwrap_or_else(again))
+    Ok(entered.await.unwrap_or_else(|failure| sign_in_again(&written, &failure)))
 }
 
 /// A form of a session: what it is about, and its token.
@@ -310,12 +349,56 @@ struct OfSession {
     user: String,
     #[serde(default)]
     text: String,
+    #[serde(default)]
+    post: String,
 }
 
 async fn sign_out(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
-    let viewer = app.author(&headers, &filled(form)?.token).await?;
-    app.network.close_session(&viewer.name, &viewer.digest()).await?;
+    let token = filled(form)?.token;
+    // A session that has gone needs no end, and its cookie is worth nothing.
+    if let Some(viewer) = app.viewer(&headers).await? {
+        viewer.check(&token)?;
+        app.network.close_session(&viewer.name, &viewer.digest()).await?;
+    }
     with_cookie(see("/"), &forget_cookie(app.behind))
+}
+
+async fn sign_out_everywhere(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
+    let viewer = app.author(&headers, &filled(form)?.token).await?;
+    app.network.close_sessions(&viewer.name).await?;
+    with_cookie(see("/"), &forget_cookie(app.behind))
+}
+
+async fn settings(State(app): App_, headers: HeaderMap) -> Answer {
+    let viewer = app.viewer(&headers).await?;
+    Ok(viewer.map_or_else(|| see("/"), |viewer| html(StatusCode::OK, pages::settings(&viewer, None))))
+}
+
+#[derive(Deserialize)]
+struct NewPassword {
+    token: String,
+    old: String,
+    new: String,
+}
+
+async fn change_password(State(app): App_, headers: HeaderMap, form: Filled<NewPassword>) -> Answer {
+    let NewPassword { token, old, new } = filled(form)?;
+    let viewer = app.author(&headers, &token).await?;
+    let changed = async {
+        let too_often = |seconds| Failure::too_often("attempts to change the password", seconds);
+        app.password_changes_of_user.admit(viewer.name.clone()).map_err(too_often)?;
+        let wrong = || Failure::refused("The old password is not right. Your password was not changed.");
+        let old_hash = app.right_hash(&viewer.name, old).await?.ok_or_else(wrong)?;
+        let new_hash = app.passwords.hash(new).await?;
+        match app.network.change_password(&viewer.name, &old_hash, &new_hash, &viewer.digest()).await? {
+            Changed::Now => Ok(()),
+            Changed::OtherPassword => Err(wrong()),
+        }
+    };
+    Ok(match changed.await {
+        Ok(()) => html(StatusCode::OK, pages::password_changed(&viewer)),
+        Err(failure) => html(failure.status, pages::settings(&viewer, Some(&failure))),
+    })
 }
 
 async fn write(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
@@ -332,10 +415,34 @@ async fn write(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) ->
         Ok(response) => Ok(response),
         // What was written is not lost.
         Err(failure) => {
-            let timeline = app.network.timeline(&viewer.name, None, TIMELINE_MAX).await?.value;
-            Ok(html(failure.status, pages::home(&viewer, &timeline, true, Some((&text, &failure)))))
+            let timeline = app.network.timeline(&viewer.name, None, TIMELINE_MAX).await.map(|timeline| timeline.value);
+            write_again(&viewer, &text, failure, timeline)
         }
     }
+}
+
+/// The timeline with what was written, and why it was not posted. Where there is no timeline, that says why alone: what failed first is what the user must know,
+/// as the post may be there all the same.
+fn write_again(viewer: &Ticket, text: &str, failure: Failure, timeline: Result<Timeline, Error>) -> Answer {
+    match timeline {
+        Ok(timeline) => Ok(html(failure.status, pages::home(viewer, &timeline, true, Some((text, &failure))))),
+        Err(error) => {
+            eprintln!("error: {error}");
+            Err(failure)
+        }
+    }
+}
+
+async fn delete(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
+    let OfSession { token, user, post, .. } = filled(form)?;
+    let viewer = app.author(&headers, &token).await?;
+    let id: PostId = post.parse().map_err(|()| Failure::not_found("There is no such post."))?;
+    app.admit_change(&viewer.name)?;
+    // It is sought among the viewer's own, so nobody deletes what another wrote.
+    app.network.delete_post(&viewer.name, id).await?;
+    app.live.tell(&viewer.name);
+    // Back to where the form was.
+    Ok(if user == viewer.name.as_str() { see(&format!("/u/{user}")) } else { see("/") })
 }
 
 async fn follow(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
@@ -401,4 +508,39 @@ fn with_cookie(mut response: Response, cookie: &str) -> Answer {
 
 async fn asset(content_type: &'static str, text: &'static str) -> ([(HeaderName, &'static str); 2], &'static str) {
     ([(CONTENT_TYPE, content_type), (CACHE_CONTROL, "public, max-age=300")], text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    async fn said(response: Response) -> String {
+        let body = response.into_body().collect().await.expect("it is all there").to_bytes();
+        String::from_utf8(body.to_vec()).expect("text")
+    }
+
+    #[tokio::test]
+    async fn what_may_have_been_done_is_said_to_be_so_also_where_the_timeline_fails() {
+        let viewer = Ticket::draw("ann".parse().expect("a name"));
+        let unknown = || Failure::from(Error::OutcomeUnknown { waited_ms: 1, detail: String::new() });
+        let whole = Timeline { posts: Vec::new(), following: Vec::new(), has_more: false };
+        for timeline in [Err(Error::Closed), Ok(whole)] {
+            let page = said(write_again(&viewer, "hello", unknown(), timeline).into_response()).await;
+            assert!(page.contains("may have been done") && !page.contains("Nothing was done"), "{page}");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_a_change_that_takes_too_long_nobody_says_that_nothing_was_done() {
+        for (method, words) in [(Method::POST, "may have been done"), (Method::GET, "Nothing was done")] {
+            let late = within(Duration::ZERO, &method, pending()).await;
+            assert_eq!(late.status(), StatusCode::SERVICE_UNAVAILABLE);
+            let page = said(late).await;
+            assert!(page.contains(words), "{method}: {page}");
+        }
+    }
 }

@@ -1,7 +1,10 @@
 //! What goes wrong, in words for whoever asked.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use bezant_client::{Advice, Error};
+
+/// What is said of a change that nobody knows the end of.
+const OUTCOME_UNKNOWN: &str = "What you asked for may have been done, or may still be done: look before you do it again.";
 
 /// Why there is no such page, or nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +58,19 @@ impl Failure {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "Too busy", "Nothing was done, as there is too much to do. Try again in a moment.")
     }
 
+    /// There was no answer in time. What asks for a page has changed nothing; of anything else, nobody knows.
+    pub(crate) fn late(method: &Method) -> Self {
+        if matches!(*method, Method::GET | Method::HEAD) {
+            return Self::busy();
+        }
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "No answer in time", format!("It took too long. {OUTCOME_UNKNOWN}"))
+    }
+
+    /// The account was made, and then the session could not be begun, as this failure says.
+    pub(crate) fn only_made(self) -> Self {
+        Self { message: "Your account is made, but you could not be signed in. Sign in with its name and password.".to_owned(), ..self }
+    }
+
     /// Something is wrong here, which goes to the log and not to the browser.
     pub(crate) fn broken(what: &str) -> Self {
         eprintln!("error: {what}");
@@ -74,9 +90,7 @@ impl From<Error> for Failure {
             }
             Error::OutcomeUnknown { .. } => {
                 eprintln!("error: {error}");
-                unavailable(
-                    "Too few of the replicas that keep the data answered in time. What you asked for may have been done, or may still be done: look before you do it again.",
-                )
+                unavailable(&format!("Too few of the replicas that keep the data answered in time. {OUTCOME_UNKNOWN}"))
             }
             other if matches!(other.advice(), Advice::RetryAfter { .. }) => Self::busy(),
             other => Self::broken(&other.to_string()),

@@ -1,8 +1,10 @@
-//! What stands before every page: where a form comes from, what a browser may do with a page, and how often something may be tried.
+//! What stands before every page: where a form comes from, what a browser may do with a page, how often something may be tried, and how much
+//! of something one may have.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::Request;
@@ -55,11 +57,35 @@ pub(crate) fn harden(response: &mut Response, behind: Behind) {
     }
 }
 
+/// Who is taken for one by their address: an IPv4 address, or the upper half of an IPv6 address, of which anybody has all the lower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subnet {
+    V4(u32),
+    V6(u64),
+}
+
+impl From<IpAddr> for Subnet {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address.to_bits()),
+            IpAddr::V6(address) => Self::V6((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
 /// Lets each key do something so many times a minute.
 #[derive(Debug)]
 pub(crate) struct RateLimit<K> {
     a_minute: u32,
-    windows: Mutex<HashMap<K, Window>>,
+    windows: Mutex<Windows<K>>,
+}
+
+/// The last minute of each key.
+#[derive(Debug)]
+struct Windows<K> {
+    of: HashMap<K, Window>,
+    /// All these keys, that whose minute began first before the others.
+    oldest_first: VecDeque<K>,
 }
 
 /// A minute of one key's, and how often it tried.
@@ -71,12 +97,13 @@ struct Window {
 
 /// A minute.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Of how many keys the last minute is remembered. When there are more, new ones wait.
+/// Of how many keys the last minute is remembered. When there are more, the oldest is forgotten: whoever has so many keys may try more often than others,
+/// but keeps nobody out.
 const KEYS_MAX: usize = 100_000;
 
-impl<K: Eq + Hash> RateLimit<K> {
+impl<K: Clone + Eq + Hash> RateLimit<K> {
     pub(crate) fn new(a_minute: u32) -> Self {
-        Self { a_minute, windows: Mutex::new(HashMap::new()) }
+        Self { a_minute, windows: Mutex::new(Windows { of: HashMap::new(), oldest_first: VecDeque::new() }) }
     }
 
     /// Counts a try of `key`; or says in how many seconds it may try again.
@@ -86,22 +113,75 @@ impl<K: Eq + Hash> RateLimit<K> {
 
     fn admit_at(&self, key: K, now: Instant, keys_max: usize) -> Result<(), u64> {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = |window: &Window| now.duration_since(window.begun) >= WINDOW;
-        if windows.len() >= keys_max && !windows.contains_key(&key) {
-            windows.retain(|_, window| !is_over(window));
-            if windows.len() >= keys_max {
-                return Err(WINDOW.as_secs());
+        while windows.first_begun().is_some_and(|begun| now.duration_since(begun) >= WINDOW) {
+            windows.forget_first();
+        }
+        if !windows.of.contains_key(&key) {
+            if windows.of.len() >= keys_max {
+                windows.forget_first();
             }
+            windows.oldest_first.push_back(key.clone());
         }
-        let window = windows.entry(key).or_insert(Window { begun: now, tries: 0 });
-        if is_over(window) {
-            *window = Window { begun: now, tries: 0 };
-        }
+        let window = windows.of.entry(key).or_insert(Window { begun: now, tries: 0 });
         if window.tries >= self.a_minute {
-            return Err((WINDOW - now.duration_since(window.begun)).as_secs().max(1));
+            return Err(WINDOW.saturating_sub(now.duration_since(window.begun)).as_secs().max(1));
         }
         window.tries += 1;
         Ok(())
+    }
+}
+
+impl<K: Eq + Hash> Windows<K> {
+    fn first_begun(&self) -> Option<Instant> {
+        self.oldest_first.front().and_then(|key| self.of.get(key)).map(|window| window.begun)
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(key) = self.oldest_first.pop_front() {
+            self.of.remove(&key);
+        }
+    }
+}
+
+/// Lets each key have so many of something at a time.
+#[derive(Debug)]
+pub(crate) struct Shares<K> {
+    a_key: usize,
+    taken: Arc<Mutex<HashMap<K, usize>>>,
+}
+
+/// One of them. It is free again when this goes.
+#[derive(Debug)]
+pub(crate) struct Share<K: Eq + Hash> {
+    key: K,
+    taken: Arc<Mutex<HashMap<K, usize>>>,
+}
+
+impl<K: Clone + Eq + Hash> Shares<K> {
+    pub(crate) fn new(a_key: usize) -> Self {
+        Self { a_key, taken: Arc::default() }
+    }
+
+    /// One more for `key`, unless it has as many as it may.
+    pub(crate) fn take(&self, key: K) -> Option<Share<K>> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.get(&key).is_some_and(|own| *own >= self.a_key) {
+            return None;
+        }
+        *taken.entry(key.clone()).or_default() += 1;
+        Some(Share { key, taken: Arc::clone(&self.taken) })
+    }
+}
+
+impl<K: Eq + Hash> Drop for Share<K> {
+    fn drop(&mut self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = taken.get_mut(&self.key) {
+            *own -= 1;
+            if *own == 0 {
+                taken.remove(&self.key);
+            }
+        }
     }
 }
 
@@ -135,7 +215,40 @@ mod tests {
         let (limit, begin) = (RateLimit::new(2), Instant::now());
         let admit = |key: &'static str, seconds: u64| limit.admit_at(key, begin + Duration::from_secs(seconds), 2);
         assert_eq!([admit("a", 0), admit("a", 1), admit("a", 20), admit("b", 20)], [Ok(()), Ok(()), Err(40), Ok(())]);
-        assert_eq!(admit("c", 30), Err(60), "there is no room for more keys");
-        assert_eq!([admit("a", 60), admit("c", 90)], [Ok(()), Ok(())], "minutes end");
+        assert_eq!([admit("a", 60), admit("a", 61), admit("a", 62)], [Ok(()), Ok(()), Err(58)], "minutes end");
+    }
+
+    #[test]
+    fn strangers_who_fill_the_table_keep_nobody_out() {
+        let (limit, now) = (RateLimit::new(1), Instant::now());
+        for stranger in 0..1_000 {
+            assert_eq!(limit.admit_at(stranger, now, 10), Ok(()));
+        }
+        assert_eq!(limit.admit_at(1_000, now, 10), Ok(()), "there is room for one more");
+        assert_eq!(limit.admit_at(1_000, now, 10), Err(60), "who is counted as all others are");
+        assert_eq!(limit.admit_at(992, now, 10), Err(60), "and only the oldest were forgotten");
+        let windows = limit.windows.lock().expect("nobody panicked");
+        assert_eq!((windows.of.len(), windows.oldest_first.len()), (10, 10));
+    }
+
+    #[test]
+    fn all_addresses_of_a_network_are_one() {
+        let subnet = |text: &str| Subnet::from(text.parse::<IpAddr>().expect("an address"));
+        assert_eq!(subnet("2001:db8::1"), subnet("2001:db8::ffff:ffff:ffff:ffff"));
+        assert_ne!(subnet("2001:db8::1"), subnet("2001:db8:0:1::1"));
+        assert_eq!(subnet("::ffff:192.0.2.1"), subnet("192.0.2.1"));
+        assert_ne!(subnet("192.0.2.1"), subnet("192.0.2.2"));
+    }
+
+    #[test]
+    fn each_has_a_share_and_gives_it_back() {
+        let shares = Shares::new(2);
+        let one = shares.take("a");
+        let other = shares.take("a");
+        assert!(one.is_some() && other.is_some() && shares.take("a").is_none() && shares.take("b").is_some());
+        drop(one);
+        assert!(shares.take("a").is_some());
+        drop(other);
+        assert!(shares.taken.lock().expect("nobody panicked").is_empty(), "of those who have none nothing is kept");
     }
 }

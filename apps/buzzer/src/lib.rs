@@ -4,9 +4,9 @@
 //! that several of these servers can serve one network: what is kept and why that is right says [`buzzer_model`].
 //!
 //! ```text
-//! browser ──HTTP──▶ server.rs     connections, and how many and how long
+//! browser ──HTTP──▶ server.rs     connections, and how many and how long       write_timeout.rs   readers who do not read
 //!                   app.rs        which page an address has, who is asking, what is asked for
-//!                   guard.rs      origins, headers, rates      passwords.rs, sessions.rs   who somebody is
+//!                   guard.rs      origins, headers, rates, shares      passwords.rs, sessions.rs   who somebody is
 //!                   pages.rs      HTML                         live.rs                     new posts, as they come
 //!                      │
 //!                   buzzer-model ──▶ bezant-client ──▶ cluster
@@ -20,6 +20,7 @@ mod pages;
 mod passwords;
 mod server;
 mod sessions;
+mod write_timeout;
 
 pub use app::{App, Behind};
-pub use server::{CONNECTIONS_MAX, serve};
+pub use server::{CONNECTIONS_MAX, CONNECTIONS_OF_SUBNET_MAX, serve};

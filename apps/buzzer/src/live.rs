@@ -3,26 +3,28 @@
 //!
 //! What is posted by way of this server is told at once. What is posted by way of another is seen within [`LOOK_EVERY`].
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use buzzer_model::{Name, Network, PostId};
 use futures_util::stream::unfold;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::failure::Failure;
+use crate::guard::{Share, Shares, Subnet};
 use crate::server::has_stopped;
 use crate::sessions::{Ticket, now};
 
-/// The most streams at a time, and of one user.
+/// The most streams at a time, of one user, and of all users of one network: anybody has as many accounts as they like.
 const STREAMS_MAX: usize = 512;
 const STREAMS_OF_USER_MAX: usize = 6;
+const STREAMS_OF_SUBNET_MAX: usize = 24;
 /// How often the cluster is asked for what other servers have accepted.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How often something is sent, so that a connection that is gone is noticed.
@@ -36,59 +38,47 @@ const NEWS_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Live {
     network: Network,
-    /// Who has posted, or follows others than before.
+    /// Who has posted, has deleted a post, or follows others than before.
     news: broadcast::Sender<Name>,
-    streams: Arc<Mutex<HashMap<Name, usize>>>,
+    streams: Arc<Semaphore>,
+    of_users: Shares<Name>,
+    of_subnets: Shares<Subnet>,
     stopped: watch::Receiver<bool>,
 }
 
+/// One of the streams there may be. It is free again when this goes.
+type Permit = (OwnedSemaphorePermit, Share<Name>, Share<Subnet>);
+
 impl Live {
     pub(crate) fn new(network: Network, stopped: watch::Receiver<bool>) -> Self {
-        Self { network, news: broadcast::Sender::new(NEWS_MAX), streams: Arc::default(), stopped }
+        let (of_users, of_subnets) = (Shares::new(STREAMS_OF_USER_MAX), Shares::new(STREAMS_OF_SUBNET_MAX));
+        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+        Self { network, news: broadcast::Sender::new(NEWS_MAX), streams, of_users, of_subnets, stopped }
     }
 
-    /// `user` has posted, or follows others than before.
+    /// `user` has posted, has deleted a post, or follows others than before.
     pub(crate) fn tell(&self, user: &Name) {
         // It fails when nobody listens.
         let _ = self.news.send(user.clone());
     }
 
     /// A stream for this reader, until they sign out, go away, or the server stops.
-    pub(crate) fn follow(&self, reader: Ticket) -> Result<Response, Failure> {
-        let permit = self.take_permit(&reader.name).ok_or_else(Failure::busy)?;
+    pub(crate) fn follow(&self, reader: Ticket, from: Subnet) -> Result<Response, Failure> {
+        let permit = self.take_permit(&reader.name, from).ok_or_else(Failure::busy)?;
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (network, news, stopped) = (self.network.clone(), self.news.subscribe(), self.stopped.clone());
         let stream = Stream { network, reader, news, stopped, look, following: Vec::new(), seen: None, _permit: permit };
         let events = unfold(stream, |mut stream| async move { stream.next().await.map(|event| (Ok::<_, Infallible>(event), stream)) });
-        Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)).into_response())
+        let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)).into_response();
+        // Else nginx, for one, keeps events until it has many.
+        response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+        Ok(response)
     }
 
-    fn take_permit(&self, reader: &Name) -> Option<Permit> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.values().sum::<usize>() >= STREAMS_MAX || streams.get(reader).is_some_and(|own| *own >= STREAMS_OF_USER_MAX) {
-            return None;
-        }
-        *streams.entry(reader.clone()).or_default() += 1;
-        Some(Permit { reader: reader.clone(), streams: Arc::clone(&self.streams) })
-    }
-}
-
-/// One of the streams there may be. It is free again when this goes.
-struct Permit {
-    reader: Name,
-    streams: Arc<Mutex<HashMap<Name, usize>>>,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = streams.get_mut(&self.reader) {
-            *own -= 1;
-            if *own == 0 {
-                streams.remove(&self.reader);
-            }
-        }
+    fn take_permit(&self, reader: &Name, from: Subnet) -> Option<Permit> {
+        let stream = Arc::clone(&self.streams).try_acquire_owned().ok()?;
+        Some((stream, self.of_users.take(reader.clone())?, self.of_subnets.take(from)?))
     }
 }
 

@@ -123,13 +123,13 @@ pub(crate) fn home(viewer: &Ticket, shown: &Timeline, is_first: bool, refused: O
             }
         }
         p.hidden #news role="status" {}
-        section #timeline aria-label="Posts" data-live[is_first] { (timeline(shown)) }
+        section #timeline aria-label="Posts" data-live[is_first] { (timeline(viewer, shown)) }
     };
     page("Your timeline", Some(viewer), &contents)
 }
 
 /// The posts of a timeline.
-pub(crate) fn timeline(shown: &Timeline) -> Markup {
+pub(crate) fn timeline(viewer: &Ticket, shown: &Timeline) -> Markup {
     html! {
         @if shown.posts.is_empty() {
             div.card.empty {
@@ -141,7 +141,7 @@ pub(crate) fn timeline(shown: &Timeline) -> Markup {
                 }
             }
         }
-        (posts(&shown.posts))
+        (posts(&shown.posts, Some(viewer), None))
         (older(shown.has_more, "/", shown.posts.last()))
     }
 }
@@ -162,14 +162,14 @@ pub(crate) fn profile(viewer: Option<&Ticket>, user: &Name, profile: &Profile, i
             }
             @match viewer {
                 Some(viewer) if !is_own => (follow_button(viewer, user, profile.is_followed)),
-                Some(_) => span.hint { "This is you" },
+                Some(_) => a.button.quiet href="/settings" { "Settings" },
                 None => a.button href="/" { "Sign in to follow" },
             }
         }
         @if profile.posts.is_empty() {
             div.card.empty { p { @if is_first { "@" (user) " has not written anything yet." } @else { "There is nothing older." } } }
         }
-        section aria-label={ "Posts of " (user) } { (posts(&profile.posts)) }
+        section aria-label={ "Posts of " (user) } { (posts(&profile.posts, viewer, Some(user))) }
         (older(profile.has_more, &format!("/u/{user}"), profile.posts.last()))
     };
     page(&format!("@{user}"), viewer, &contents)
@@ -206,7 +206,50 @@ pub(crate) fn list(viewer: Option<&Ticket>, user: &Name, which: &str, names: &[N
     page(&title, viewer, &contents)
 }
 
-pub(crate) fn failure(failure: &Failure) -> Markup {
+/// Where a user changes their password; with what was wrong with it.
+pub(crate) fn settings(viewer: &Ticket, wrong: Option<&Failure>) -> Markup {
+    let contents = html! {
+        section.card aria-labelledby="title-password" {
+            h1 #title-password { "Change your password" }
+            (complaint(wrong))
+            p { "Every other browser in which you are signed in is then signed out." }
+            form action="/password" method="post" {
+                input type="hidden" name="token" value=(viewer.form_token());
+                // Those who keep passwords for people learn by it whose this is.
+                input.hidden type="text" name="name" value=(viewer.name) autocomplete="username" readonly tabindex="-1" aria-hidden="true";
+                label for="old" { "Old password" }
+                input #old name="old" type="password" required autocomplete="current-password" maxlength=(PASSWORD_BYTES_MAX);
+                label for="new" { "New password" }
+                input #new name="new" type="password" required autocomplete="new-password" minlength=(PASSWORD_CHARS_MIN) maxlength=(PASSWORD_BYTES_MAX);
+                p.hint { "At least " (PASSWORD_CHARS_MIN) " characters" }
+                button type="submit" { "Change the password" }
+            }
+        }
+        section.card aria-labelledby="title-everywhere" {
+            h2 #title-everywhere { "Sign out everywhere" }
+            p { "In every browser, and in this one too." }
+            form action="/sign-out-everywhere" method="post" {
+                input type="hidden" name="token" value=(viewer.form_token());
+                button.quiet type="submit" { "Sign out everywhere" }
+            }
+        }
+    };
+    page("Settings", Some(viewer), &contents)
+}
+
+pub(crate) fn password_changed(viewer: &Ticket) -> Markup {
+    let contents = html! {
+        section.card.empty {
+            h1 { "Your password is changed" }
+            p { "Every other browser in which you were signed in is signed out." }
+            p { a.button href="/" { "To your timeline" } }
+        }
+    };
+    page("Your password is changed", Some(viewer), &contents)
+}
+
+/// What failed, for whoever asked.
+pub(crate) fn failure(failure: &Failure, asking: Option<&Ticket>) -> Markup {
     let contents = html! {
         section.card.empty {
             h1 { (failure.title) }
@@ -214,10 +257,11 @@ pub(crate) fn failure(failure: &Failure) -> Markup {
             p { a.button href="/" { "To the first page" } }
         }
     };
-    page(failure.title, None, &contents)
+    page(failure.title, asking, &contents)
 }
 
-fn posts(shown: &[Shown]) -> Markup {
+/// Posts, on a profile or elsewhere. The viewer may delete their own.
+fn posts(shown: &[Shown], viewer: Option<&Ticket>, profile: Option<&Name>) -> Markup {
     html! {
         ol.posts {
             @for post in shown {
@@ -230,6 +274,18 @@ fn posts(shown: &[Shown]) -> Markup {
                         }
                         // Its direction is its own, and ends with it.
                         p.post-text dir="auto" { (post.text) }
+                        @if let Some(viewer) = viewer.filter(|viewer| viewer.name == post.author) {
+                            // Two presses, so that none is deleted by mistake, and without a script.
+                            details.delete {
+                                summary.hint { "Delete" }
+                                form action="/delete" method="post" {
+                                    input type="hidden" name="token" value=(viewer.form_token());
+                                    input type="hidden" name="post" value=(post.id);
+                                    @if let Some(user) = profile { input type="hidden" name="user" value=(user); }
+                                    button.quiet type="submit" { "Delete this post for good" }
+                                }
+                            }
+                        }
                     }
                 }
             }

@@ -8,6 +8,7 @@ use buzzer_model::Name;
 use sha2::{Digest as _, Sha256};
 
 use crate::app::Behind;
+use crate::failure::Failure;
 
 /// How long a session lasts: thirty days.
 pub(crate) const SESSION_SECONDS: u64 = 30 * 86_400;
@@ -47,6 +48,11 @@ impl Ticket {
     /// What our forms carry, and a form on another's page cannot know.
     pub(crate) fn form_token(&self) -> String {
         self.derived("form")
+    }
+
+    /// Whether a form is ours, by what it carries.
+    pub(crate) fn check(&self, token: &str) -> Result<(), Failure> {
+        if self.form_token() == token { Ok(()) } else { Err(Failure::foreign()) }
     }
 
     /// The header that gives it to the browser.

@@ -39,6 +39,9 @@ pub async fn all(place: &Place) {
     what_is_posted_is_seen_at_once(&driver, one.address, other.address).await;
     what_is_hostile_stays_text(&driver, one.address).await;
     pages_work_without_scripts(&driver, one.address).await;
+    what_is_refused_at_first_is_asked_for_again(&driver, one.address).await;
+    a_second_press_sends_nothing(&driver, one.address).await;
+    a_password_is_changed(&driver, one.address).await;
     // A stream tells of the timeline as it begins, and ends with its server.
     let cookie = site::sign_up(other.address, "listens").await;
     let mut stream = site::stream(other.address, &cookie).await;
@@ -79,6 +82,14 @@ async fn what_is_posted_is_seen_at_once(driver: &Driver, first: SocketAddr, seco
     away.sign_in("ann_b").await;
     away.fill("#text", "From elsewhere").await;
     away.click(".composer button").await;
+    bob.wait_for(".post-text", "From elsewhere").await;
+    // Ann deletes the first, and Bob, who touches nothing, sees it no longer.
+    ann.go(first, "/u/ann_b").await;
+    ann.click(".post:last-of-type summary").await;
+    ann.picture("delete").await;
+    ann.click(".post:last-of-type form[action='/delete'] button").await;
+    ann.wait_until("one is left", "return document.querySelectorAll('.post').length === 1 && location.pathname === '/u/ann_b'").await;
+    bob.wait_until("one is left", "return document.querySelectorAll('.post').length === 1").await;
     bob.wait_for(".post-text", "From elsewhere").await;
     // What Bob has begun to write is still there, and what is too long cannot be sent.
     bob.fill("#text", &"x".repeat(281)).await;
@@ -134,6 +145,53 @@ async fn pages_work_without_scripts(driver: &Driver, address: SocketAddr) {
     browser.click(".composer button").await;
     browser.wait_for(".wrong", "A post has at most 280 characters, and this one has 281.").await;
     assert_eq!(browser.text("#left").await.as_deref(), Some("Up to 280 characters"), "no script has run");
+    browser.close().await;
+}
+
+/// A reader who has as many streams as there may be is told of new posts when one has ended.
+async fn what_is_refused_at_first_is_asked_for_again(driver: &Driver, address: SocketAddr) {
+    let cookie = site::sign_up(address, "waits").await;
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        streams.push(site::stream(address, &cookie).await);
+    }
+    let browser = driver.browser(true).await;
+    browser.go(address, "/").await;
+    browser.sign_in("waits").await;
+    browser.wait_until("there is no stream", "return document.querySelector('#timeline').dataset.live === 'closed'").await;
+    drop(streams);
+    browser.wait_until("the stream is open", "return document.querySelector('#timeline').dataset.live === 'open'").await;
+    browser.close().await;
+}
+
+async fn a_second_press_sends_nothing(driver: &Driver, address: SocketAddr) {
+    let browser = driver.browser(true).await;
+    browser.go(address, "/").await;
+    browser.sign_up("hasty").await;
+    browser.fill("#text", "Once").await;
+    // What would be sent is counted, and not sent.
+    let script = "const form = document.querySelector('.composer form'); let sent = 0;
+                  form.addEventListener('submit', (event) => { event.preventDefault(); sent += 1; });
+                  form.querySelector('button').click(); form.querySelector('button').click(); return sent";
+    assert_eq!(browser.run(script).await, json!(1));
+    // Whoever goes on writing may send it.
+    browser.fill("#text", "Twice").await;
+    assert_eq!(browser.run("return document.querySelector('.composer button').disabled").await, json!(false));
+    browser.close().await;
+}
+
+async fn a_password_is_changed(driver: &Driver, address: SocketAddr) {
+    let browser = driver.browser(true).await;
+    browser.go(address, "/").await;
+    browser.sign_up("renews").await;
+    browser.go(address, "/u/renews").await;
+    browser.click("a[href='/settings']").await;
+    browser.wait_for("h1", "Change your password").await;
+    browser.picture("settings").await;
+    browser.fill("#old", "correct horse").await;
+    browser.fill("#new", "battery staple").await;
+    browser.press_enter("#new").await;
+    browser.wait_for("h1", "Your password is changed").await;
     browser.close().await;
 }
 

@@ -3,7 +3,9 @@
 // Each file of tests has its own copy, and uses a part of it.
 #![allow(dead_code)]
 
+pub mod account;
 pub mod browser;
+pub mod limits;
 pub mod network;
 pub mod site;
 
@@ -61,9 +63,14 @@ impl Place {
 
     /// The site, served by a server of its own.
     pub async fn site(&self) -> Site {
+        self.site_behind(Behind::Nothing).await
+    }
+
+    /// The same, behind something.
+    pub async fn site_behind(&self, behind: Behind) -> Site {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it listens");
-        let app = App::new(self.network().await, Behind::Nothing).expect("the system has randomness");
+        let app = App::new(self.network().await, behind).expect("the system has randomness");
         let (stop, stopped) = oneshot::channel::<()>();
         let server = tokio::spawn(buzzer::serve(listener, app, async move { drop(stopped.await) }));
         Site { address, stop, server }

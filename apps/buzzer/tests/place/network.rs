@@ -1,8 +1,13 @@
 //! The transactions, many at a time, from two servers.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use buzzer_model::{Created, FOLLOWING_MAX, Followed, Name, Network, PostText, SESSIONS_MAX, Session, TIMELINE_MAX, Unfollowed};
+use bezant_client::Operation;
+use buzzer_model::{
+    Changed, Created, Deleted, FOLLOWING_MAX, Followed, Keys, Name, Network, Opened, PostText, SESSIONS_MAX, Session, TIMELINE_MAX,
+    Unfollowed,
+};
 use tokio::task::JoinSet;
 
 use super::{Place, name};
@@ -15,7 +20,10 @@ pub async fn all(place: &Place) {
     nobody_follows_more_than_a_timeline_can_show(&servers).await;
     no_answer_is_read_before_its_question(&servers).await;
     an_unfollowed_user_is_gone_from_every_later_timeline(&servers).await;
+    a_deleted_post_is_gone_at_every_server(&servers).await;
+    a_profile_is_of_one_moment(place, &servers[0]).await;
     sessions_last_until_they_end(&servers[0]).await;
+    no_session_outlasts_its_password(&servers).await;
 }
 
 async fn accounts(network: &Network, names: &[&str]) -> Vec<Name> {
@@ -182,10 +190,43 @@ async fn an_unfollowed_user_is_gone_from_every_later_timeline([one, other]: &[Ne
     assert_eq!(profile.posts.len(), 10);
 }
 
+async fn a_deleted_post_is_gone_at_every_server([one, other]: &[Network; 2]) {
+    let names = accounts(one, &["deletes", "follows_on"]).await;
+    one.follow(&names[1], &names[0], 1).await.expect("committed");
+    let [first, second] = ["first", "second"].map(text);
+    let id = one.post(&names[0], &first).await.expect("committed").value;
+    one.post(&names[0], &second).await.expect("committed");
+    assert_eq!(one.delete_post(&names[1], id).await.expect("committed").value, Deleted::Absent, "it is not theirs");
+    // Of two who delete it at once, one does.
+    let deleted = tokio::join!(one.delete_post(&names[0], id), other.delete_post(&names[0], id));
+    let deleted = [deleted.0.expect("committed").value, deleted.1.expect("committed").value];
+    assert!(deleted.contains(&Deleted::Now) && deleted.contains(&Deleted::Absent), "{deleted:?}");
+    for reader in &names {
+        let seen = other.timeline(reader, None, 10).await.expect("committed").value;
+        assert_eq!(seen.posts.iter().map(|post| post.text.as_str()).collect::<Vec<_>>(), ["second"]);
+    }
+}
+
+/// What a profile reads before its commit may be of different moments, such as before and after the account was made. Here the count comes late for
+/// certain.
+async fn a_profile_is_of_one_moment(place: &Place, network: &Network) {
+    let (client, user) = (place.client().await, name("halfway"));
+    let [account, count] = Keys::under("buzzer").account_rows(&user, 5, "hash", 0).map(|(key, value)| vec![Operation::Put(key, value)]);
+    client.run(account).await.expect("committed");
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        client.run(count).await.expect("committed");
+    };
+    let (seen, ()) = tokio::join!(network.profile(&user, None, None), late);
+    assert_eq!(seen.expect("it was tried again").map(|profile| (profile.joined, profile.following)), Some((5, 0)));
+}
+
 async fn sessions_last_until_they_end(network: &Network) {
     let user = &accounts(network, &["signs_in"]).await[0];
-    let open =
-        async |digest: &str, now: u64, expires: u64| network.open_session(user, digest, now, Session { expires }).await.expect("committed");
+    let open = async |digest: &str, now: u64, expires: u64| {
+        let opened = network.open_session(user, "hash", digest, now, Session { expires }).await.expect("committed");
+        assert_eq!(opened, Opened::Now);
+    };
     let lasts = async |digest: &str, now: u64| network.session(user, digest, now).await.expect("read").is_some();
     open("aa", 100, 200).await;
     assert!(lasts("aa", 199).await && !lasts("aa", 200).await && !lasts("bb", 100).await);
@@ -199,4 +240,29 @@ async fn sessions_last_until_they_end(network: &Network) {
     // Those that are over make room by themselves.
     open("later", 304, 900).await;
     assert!(!lasts("c4", 100).await && lasts("c5", 304).await && lasts("later", 304).await);
+}
+
+async fn no_session_outlasts_its_password([one, other]: &[Network; 2]) {
+    let users = &accounts(one, &["changes", "changes_not"]).await;
+    let session = Session { expires: 900 };
+    let open = async |user: &Name, hash: &str, digest: &str| one.open_session(user, hash, digest, 100, session).await.expect("committed");
+    let lasts = async |user: &Name, digest: &str| other.session(user, digest, 100).await.expect("read").is_some();
+    for digest in ["aa", "bb", "cc"] {
+        assert_eq!(open(&users[0], "hash", digest).await, Opened::Now);
+    }
+    assert_eq!(open(&users[1], "hash", "aa").await, Opened::Now);
+    let change = async |old: &str, new: &str| other.change_password(&users[0], old, new, "bb").await.expect("committed");
+    assert_eq!(change("wrong hash", "new hash").await, Changed::OtherPassword);
+    assert!(lasts(&users[0], "aa").await);
+    assert_eq!(change("hash", "new hash").await, Changed::Now);
+    assert!(lasts(&users[0], "bb").await && !lasts(&users[0], "aa").await && !lasts(&users[0], "cc").await);
+    assert!(lasts(&users[1], "aa").await);
+    // Whoever was let in by the old password while it was changed comes too late.
+    assert_eq!(open(&users[0], "hash", "dd").await, Opened::OtherPassword);
+    assert!(!lasts(&users[0], "dd").await);
+    assert_eq!(open(&users[0], "new hash", "dd").await, Opened::Now);
+    let account = one.account(&users[0]).await.expect("read").expect("it is there");
+    assert_eq!((account.joined, account.password_hash.as_str()), (5, "new hash"));
+    one.close_sessions(&users[0]).await.expect("committed");
+    assert!(!lasts(&users[0], "bb").await && !lasts(&users[0], "dd").await && lasts(&users[1], "aa").await);
 }

@@ -32,7 +32,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn header(&self, name: &str) -> &str {
+    pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().expect("text"))
     }
 }
@@ -45,7 +45,8 @@ pub async fn ask(address: SocketAddr, path: &str, form: Option<&str>, headers: &
     Answer { status: head.status.as_u16(), headers: head.headers, body: String::from_utf8(body.to_vec()).expect("text") }
 }
 
-async fn begin(address: SocketAddr, path: &str, form: Option<&str>, headers: &[(&str, &str)]) -> Response<Incoming> {
+/// The same, without waiting for the end of the answer.
+pub async fn begin(address: SocketAddr, path: &str, form: Option<&str>, headers: &[(&str, &str)]) -> Response<Incoming> {
     let stream = TcpStream::connect(address).await.expect("it listens");
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("it speaks HTTP");
     tokio::spawn(connection);
@@ -62,13 +63,18 @@ async fn begin(address: SocketAddr, path: &str, form: Option<&str>, headers: &[(
 
 /// Makes an account; gives its cookie.
 pub async fn sign_up(address: SocketAddr, name: &str) -> String {
-    let made = ask(address, "/sign-up", Some(&format!("name={name}&password=correct+horse")), &[]).await;
+    sign_up_from(address, name, &[]).await
+}
+
+/// The same, with more headers.
+pub async fn sign_up_from(address: SocketAddr, name: &str, headers: &[(&str, &str)]) -> String {
+    let made = ask(address, "/sign-up", Some(&format!("name={name}&password=correct+horse")), headers).await;
     assert_eq!((made.status, made.header("location")), (303, "/"), "{}", made.body);
     made.header("set-cookie").split(';').next().expect("a pair").to_owned()
 }
 
 /// What the forms of a page carry.
-async fn token(address: SocketAddr, cookie: &str) -> String {
+pub async fn token(address: SocketAddr, cookie: &str) -> String {
     let page = ask(address, "/", None, &[("cookie", cookie)]).await.body;
     let (_, after) = page.split_once("name=\"token\" value=\"").expect("a form");
     after.split('"').next().expect("a value").to_owned()
@@ -114,6 +120,17 @@ async fn a_session_begins_and_ends(address: SocketAddr) {
     assert!(ask(address, "/", None, &[("cookie", &cookie)]).await.body.contains("Create an account"));
     assert!(ask(address, "/", None, &[("cookie", &other)]).await.body.contains("@opens"));
     assert_eq!(ask(address, "/timeline", None, &[("cookie", &cookie)]).await.status, 404);
+    // Whoever signs out where the session has gone is signed out; but not by another's page where it lasts.
+    let out = ask(address, "/sign-out", Some(&format!("token={of_cookie}")), &[("cookie", &cookie)]).await;
+    assert!(out.status == 303 && out.header("set-cookie").contains("Max-Age=0"), "{}", out.status);
+    let foreign = ask(address, "/sign-out", Some(&format!("token={of_cookie}")), &[("cookie", &other)]).await;
+    assert!(foreign.status == 403 && foreign.header("set-cookie").is_empty());
+    // What fails is said on a page with the bar of those who are signed in.
+    for path in ["/u/nobody_here", "/none"] {
+        let failed = ask(address, path, None, &[("cookie", &other)]).await;
+        assert!(failed.status == 404 && failed.body.contains("@opens") && failed.body.contains("/sign-out"), "{path}: {}", failed.body);
+        assert!(!ask(address, path, None, &[]).await.body.contains("/sign-out"), "{path}");
+    }
 }
 
 async fn forms_of_others_change_nothing(address: SocketAddr) {

@@ -1,0 +1,88 @@
+//! What one network may take, however many addresses and accounts it has.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use buzzer::{Behind, CONNECTIONS_OF_SUBNET_MAX};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::site::{ask, begin, sign_up_from};
+use super::{PATIENCE, Place};
+
+pub async fn all(place: &Place) {
+    // What the proxy says decides, so a test can come from anywhere.
+    let site = place.site_behind(Behind::HttpsProxy).await;
+    all_addresses_of_a_network_sign_in_as_one(site.address).await;
+    a_network_has_a_share_of_the_streams(site.address).await;
+    site.stop().await;
+    let site = place.site().await;
+    a_network_has_a_share_of_the_connections(site.address).await;
+    site.stop().await;
+}
+
+async fn all_addresses_of_a_network_sign_in_as_one(address: SocketAddr) {
+    // Too short a password is refused without work, once it is counted.
+    let short = async |from: &str| {
+        let form = "name=limited&password=short";
+        ask(address, "/sign-up", Some(form), &[("x-forwarded-for", from)]).await.status
+    };
+    // What cannot be a name is not counted.
+    for number in 0..40 {
+        let from = format!("2001:db8:1:1::{number}");
+        let path = if number % 2 == 0 { "/sign-in" } else { "/sign-up" };
+        let refused = ask(address, path, Some("name=%3Cb%3E&password=short"), &[("x-forwarded-for", &from)]).await;
+        assert_eq!(refused.status, if number % 2 == 0 { 401 } else { 422 });
+    }
+    for number in 0..30 {
+        assert_eq!(short(&format!("2001:db8:1:1::{number}")).await, 422, "{number}");
+    }
+    assert_eq!(short("2001:db8:1:1:ffff:ffff:ffff:ffff").await, 429);
+    assert_eq!([short("2001:db8:1:2::1").await, short("192.0.2.1").await], [422, 422], "others are others");
+}
+
+async fn a_network_has_a_share_of_the_streams(address: SocketAddr) {
+    let mut cookies = Vec::new();
+    for number in 0..5 {
+        let from = format!("2001:db8:2:1::{number}");
+        cookies.push(sign_up_from(address, &format!("streams{number}"), &[("x-forwarded-for", &from)]).await);
+    }
+    let listen = async |cookie: &str, from: &str| begin(address, "/live", None, &[("cookie", cookie), ("x-forwarded-for", from)]).await;
+    let mut streams = Vec::new();
+    for (number, cookie) in cookies[..4].iter().flat_map(|cookie| [cookie; 6]).enumerate() {
+        let stream = listen(cookie, &format!("2001:db8:2:1::{number}")).await;
+        assert_eq!(stream.status(), 200, "{number}");
+        streams.push(stream);
+    }
+    assert_eq!(listen(&cookies[4], "2001:db8:2:1::f").await.status(), 503, "its network has its share");
+    let elsewhere = listen(&cookies[4], "2001:db8:2:2::f").await;
+    assert_eq!(elsewhere.status(), 200);
+    assert_eq!(elsewhere.headers().get("x-accel-buffering").map(|value| value.as_bytes()), Some(b"no".as_slice()));
+    assert_eq!(listen(&cookies[0], "2001:db8:2:2::f").await.status(), 503, "and each user has theirs");
+}
+
+async fn a_network_has_a_share_of_the_connections(address: SocketAddr) {
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS_OF_SUBNET_MAX {
+        connections.push(TcpStream::connect(address).await.expect("it listens"));
+    }
+    let mut one_more = TcpStream::connect(address).await.expect("it listens");
+    let ended = timeout(PATIENCE, one_more.read(&mut [0])).await.expect("it is closed");
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    assert!(is_served(&mut connections[0]).await, "those that were there stay");
+    // Its place is free once the server has seen its end.
+    connections.truncate(CONNECTIONS_OF_SUBNET_MAX - 1);
+    let begun = Instant::now();
+    while !is_served(&mut TcpStream::connect(address).await.expect("it listens")).await {
+        assert!(begun.elapsed() < PATIENCE, "no place becomes free");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn is_served(connection: &mut TcpStream) -> bool {
+    let mut answer = [0; 12];
+    let asked = connection.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let answered = timeout(PATIENCE, connection.read_exact(&mut answer)).await.expect("it is answered or closed");
+    asked.is_ok() && answered.is_ok() && answer == *b"HTTP/1.1 200"
+}
