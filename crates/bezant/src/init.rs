@@ -218,9 +218,7 @@ pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
         "--placement" => Some(*cluster.placement() == asked.placement.0),
         "--clients" => Some(cluster.clients().len() == count(asked.clients)),
         "--operators" => Some(topology.chain.newest().operators.keys.len() == count(asked.operators)),
-        "--operators-needed" => {
-            Some(asked.operators_needed.is_none_or(|needed| topology.chain.newest().operators.needed == needed))
-        }
+        "--operators-needed" => Some(asked.operators_needed.is_none_or(|needed| topology.chain.newest().operators.needed == needed)),
         _ => None,
     };
     let (comparable, late): (Vec<&String>, Vec<&String>) = shape.names.iter().partition(|name| as_made(name).is_some());
