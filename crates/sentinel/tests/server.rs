@@ -520,7 +520,7 @@ fn a_turn_ends_when_it_has_looked_at_much() {
     assert!(few.contains(&taken(&mut bench, ann, |_| Request::GetChildren2 { path: path(), watch: false })));
     let checks = || Request::Multi((0..2_000).map(|_| Operation::Check { path: path(), version: -1 }).collect());
     assert!(few.contains(&taken(&mut bench, ann, |_| checks())));
-    let counts = |number: usize| if number % 2 == 0 { create(stats, Persistent, false) } else { delete(stats) };
+    let counts = |number: usize| if number.is_multiple_of(2) { create(stats, Persistent, false) } else { delete(stats) };
     assert!(few.contains(&taken(&mut bench, ann, counts)), "what a quota counts is counted");
     let all = |_: usize| Request::GetAllChildrenNumber { path: "/".into() };
     bench.server.begin_turn();
