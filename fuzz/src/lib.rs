@@ -26,6 +26,20 @@ mod tpcc;
 #[cfg_attr(not(test), expect(dead_code, reason = "only what reading needs is used here"))]
 mod row;
 
+// How scripts are read, without the whole program, which would be built once more for libFuzzer.
+#[path = "../../crates/bezant/src/as_of.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "only what reading needs is used here"))]
+mod as_of;
+#[path = "../../crates/bezant/src/failure.rs"]
+#[expect(dead_code, reason = "only what reading needs is used here")]
+mod failure;
+#[path = "../../crates/bezant/src/output.rs"]
+#[expect(dead_code, reason = "only what reading needs is used here")]
+mod output;
+#[path = "../../crates/bezant/src/script.rs"]
+#[expect(dead_code, reason = "only what reading needs is used here")]
+mod script;
+
 /// Something that takes arbitrary bytes.
 pub struct Target {
     /// Its name, which is also its corpus folder's.

@@ -66,8 +66,8 @@ shell     figures:
 shell     bezant: mutants types crypto machine store basil augustus sentinel runtime monitoring engine \
               client bezant-client config backup sql zookeeper console bench
 shell     bezant-lab: types crypto basil runtime bezant-client config random simulator conformance capacity figures bezant
-shell     fuzz: types crypto machine store jute basil augustus sentinel runtime monitoring engine bezant-client \
-              config workload bezant
+shell     fuzz: types crypto machine store jute basil augustus sentinel runtime monitoring engine client bezant-client \
+              config workload
 shell     examples: bezant-client
 shell     buzzer: bezant-client buzzer-model
 shell     xtask: mutants

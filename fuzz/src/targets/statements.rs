@@ -4,9 +4,10 @@ use std::time::SystemTime;
 
 use config::{key_from_text, replica_from_name, value_from_text};
 
+use client::AsOf;
+
 use crate::Target;
-use bezant::script::{Scan, Statement, statements};
-use bezant_client::AsOf;
+use crate::script::{Scan, Statement, statements};
 
 pub(super) const TARGET: Target = Target {
     name: "statements",
