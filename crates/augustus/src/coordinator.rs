@@ -457,6 +457,10 @@ impl Coordinator {
     fn on_settled(&mut self, said: SettledStatement, signers: Option<Signers>, out: &mut Vec<Output>) {
         let settlement = self.settlement.as_mut().expect("orders are of the settlement under way");
         let (Some(signers), true) = (signers, said == settlement.statement) else { return };
+        // A shard that was asked twice, as it was slow the first time, may answer twice.
+        if settlement.settled.iter().any(|known| known.shard == signers.shard) {
+            return;
+        }
         settlement.settled.push(signers);
         if settlement.settled.len() == self.cluster.shards().count() {
             self.forget_settled(out);
