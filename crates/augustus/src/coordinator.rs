@@ -147,7 +147,8 @@ type CheckKey = (ClientId, u64, u64);
 #[derive(Debug)]
 struct Settlement {
     statement: SettledStatement,
-    settled: Vec<Signers>,
+    /// Who has stated it: once, though a shard that was slow may be asked twice.
+    settled: BTreeMap<ShardId, Signers>,
     orders: usize,
 }
 
@@ -447,7 +448,7 @@ impl Coordinator {
         let below = own.min().unwrap_or(self.last_number + 1);
         let statement = SettledStatement { client: self.client, session: self.session, below };
         let orders = self.settlement.as_ref().map_or(0, |settlement| settlement.orders);
-        self.settlement = Some(Settlement { statement, settled: Vec::new(), orders });
+        self.settlement = Some(Settlement { statement, settled: BTreeMap::new(), orders });
         for shard in Arc::clone(&self.cluster).shards() {
             self.order(Purpose::Settle, shard, Request::Settle { session: self.session, below }, out);
         }
@@ -457,11 +458,7 @@ impl Coordinator {
     fn on_settled(&mut self, said: SettledStatement, signers: Option<Signers>, out: &mut Vec<Output>) {
         let settlement = self.settlement.as_mut().expect("orders are of the settlement under way");
         let (Some(signers), true) = (signers, said == settlement.statement) else { return };
-        // A shard that was asked twice, as it was slow the first time, may answer twice.
-        if settlement.settled.iter().any(|known| known.shard == signers.shard) {
-            return;
-        }
-        settlement.settled.push(signers);
+        settlement.settled.insert(signers.shard, signers);
         if settlement.settled.len() == self.cluster.shards().count() {
             self.forget_settled(out);
         }
@@ -470,8 +467,7 @@ impl Coordinator {
     /// Brings the statements that there are to those who have made them: each forgets what no other shard needs.
     fn forget_settled(&mut self, out: &mut Vec<Output>) {
         let Some(settlement) = &mut self.settlement else { return };
-        let mut settled = std::mem::take(&mut settlement.settled);
-        settled.sort_unstable_by_key(|signers| signers.shard);
+        let settled: Vec<Signers> = std::mem::take(&mut settlement.settled).into_values().collect();
         let (statement, is_of_all) = (settlement.statement, settled.len() == self.cluster.shards().count());
         if settled.len() < 2 || (!is_of_all && broken(Mutant::SettledByAllOnly)) {
             return;

@@ -287,6 +287,7 @@ mutants! {
     LeftUnlogged: "multicast, views", "that a replica has left a view is not written to the journal";
     EnteredUnlogged: "multicast, views", "how a view began is not written to the journal";
     Unjoined: "multicast, views", "a replica does not follow others to their view";
+    LeaderGoneUnfollowed: "multicast, views", "a replica stays in a view whose leader has left it, as long as nobody asks for anything";
     JoinedByOne: "multicast, views", "a replica follows any other to its view";
     PreparedUnclaimed: "multicast, views", "a replica that leaves a view does not tell what it prepared";
     AcceptedUnclaimed: "multicast, views", "a replica that leaves a view does not tell what it accepted";

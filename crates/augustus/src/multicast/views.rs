@@ -124,13 +124,18 @@ impl<A: Application> Replica<A> {
         self.begin_view(outbox);
     }
 
-    /// Follows when `f+1` have left this view: one of them is honest.
+    /// Follows when `f+1` have left this view: one of them is honest. And when its leader has, which leads nobody there any more, though nobody may ask for
+    /// anything and so blame it.
     fn join(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         let mut views: Vec<u64> = self.view_changes.values().map(|(vote, _)| vote.view).collect();
         views.sort_unstable_by(|one, other| other.cmp(one));
         let needed = if broken(Mutant::JoinedByOne) { 1 } else { self.quorum.weak() };
         if let Some(view) = views.get(needed - 1).filter(|view| **view > self.view && !self.is_rebuilding() && !broken(Mutant::Unjoined)) {
             self.leave(now, *view, outbox);
+        }
+        let has_left = self.view_changes.get(&self.quorum.leader(self.view)).is_some_and(|(vote, _)| vote.view > self.view);
+        if has_left && self.is_in_view() && !broken(Mutant::LeaderGoneUnfollowed) {
+            self.leave(now, self.view + 1, outbox);
         }
     }
 

@@ -170,6 +170,16 @@ fn two_that_leave_a_view_are_followed_and_one_is_not() {
 }
 
 #[test]
+fn a_leader_that_leaves_its_view_is_followed_though_nobody_asks_for_anything() {
+    let mut world = World::new();
+    world.bend = without(&[0, 1, 2, 3]);
+    let left = view_change(&world, 0, 3);
+    world.inject(party(0), 2, &left);
+    world.settle();
+    assert_eq!(world.node(2).replica().leader(), 1, "to the next view, whichever that leader likes");
+}
+
+#[test]
 fn what_another_said_long_ago_has_nothing_sent_to_it() {
     let mut world = World::new();
     world.crash(0);
