@@ -478,9 +478,9 @@ fn apply_offline(args: &ApplyArgs) -> Result<Done, Failure> {
 
 async fn apply(args: &ApplyArgs) -> Result<Done, Failure> {
     let config = bezant_client::load(&args.at.cluster)?;
-    let topology = config.topology.clone();
+    let (topology, own_key) = (config.topology.clone(), config.secret.public());
     let client = bezant_client::connect(config).await.map_err(Failure::from)?;
-    let outcome = hand_over(args, &topology, &client).await;
+    let outcome = hand_over(args, &topology, &own_key, &client).await;
     let chain = client.chain();
     client.close().await;
     // The cluster's own folder learns of it too, for whoever starts replicas there.
@@ -492,7 +492,7 @@ async fn apply(args: &ApplyArgs) -> Result<Done, Failure> {
     outcome
 }
 
-async fn hand_over(args: &ApplyArgs, topology: &Topology, client: &Client) -> Result<Done, Failure> {
+async fn hand_over(args: &ApplyArgs, topology: &Topology, own_key: &[u8; 32], client: &Client) -> Result<Done, Failure> {
     let chain = client.chain();
     let next = read(&args.file, &chain)?;
     let (version, digest) = (next.configuration.version, next.configuration.digest(chain.id()));
@@ -512,10 +512,22 @@ async fn hand_over(args: &ApplyArgs, topology: &Topology, client: &Client) -> Re
         let lacks = |replica: &&ReplicaId| versions.get(replica).is_none_or(|known| *known < version);
         expected.iter().filter(lacks).map(ToString::to_string).collect()
     };
-    while !lacks(&client.versions()).is_empty() && Instant::now() < give_up {
+    // A client that it takes out is cut off before replicas can say that they know it. Their HTTP addresses still do.
+    let takes_itself_out = next.configuration.clients.iter().all(|(_, permission)| permission.public_key != *own_key);
+    let missing = loop {
+        let mut versions = client.versions();
+        if takes_itself_out {
+            for replica in &expected {
+                let version = status_of(topology, *replica).await["configuration_version"].as_u64();
+                versions.extend(version.map(|version| (*replica, version)));
+            }
+        }
+        let missing = lacks(&versions);
+        if missing.is_empty() || Instant::now() >= give_up {
+            break missing;
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let missing = lacks(&client.versions());
+    };
     if args.json {
         out!("{}", json!({"version": version, "digest": hex::encode(digest), "not_heard_of_yet": missing}));
     } else {
@@ -526,6 +538,12 @@ async fn hand_over(args: &ApplyArgs, topology: &Topology, client: &Client) -> Re
         topology.cluster.shards().any(|shard| missing.iter().filter(|name| name.starts_with(&format!("{shard}-"))).count() > faults);
     if !missing.is_empty() {
         eprintln!("{} have not said that they know it; each takes it over from any other once it is connected", missing.join(", "));
+    }
+    if takes_itself_out {
+        eprintln!(
+            "the key in {} is good no more: from now on name another client's folder, or give this one its new key (bezant key use)",
+            args.at.cluster.display()
+        );
     }
     if too_many {
         return Err(
@@ -555,10 +573,8 @@ async fn refuse_while_others_are_out(topology: &Topology, before: &Configuration
     for shard in topology.cluster.shards().filter(|shard| changed.iter().any(|replica| replica.shard == *shard)) {
         let mut out_of_it: Vec<String> = Vec::new();
         for replica in topology.cluster.replicas_of(shard) {
-            let Some(endpoint) = topology.endpoints.get(&replica) else { continue };
-            let answer = http_client::get(&endpoint.http, "/status").await;
-            let found: Value = answer.ok().and_then(|body| serde_json::from_str(&body).ok()).unwrap_or_default();
-            let serves = status::is_from(&found, topology.cluster.id(), replica) && status::serves(&found);
+            let found = status_of(topology, replica).await;
+            let serves = status::serves(&found);
             let is_behind = found["configuration_version"] != json!(before.version);
             if changed.contains(&replica) || !serves || is_behind {
                 out_of_it.push(replica.to_string());
@@ -573,6 +589,14 @@ async fn refuse_while_others_are_out(topology: &Topology, before: &Configuration
         }
     }
     Ok(())
+}
+
+/// What a replica says of itself over HTTP; nothing, where it does not answer there.
+async fn status_of(topology: &Topology, replica: ReplicaId) -> Value {
+    let Some(endpoint) = topology.endpoints.get(&replica) else { return Value::Null };
+    let answer = http_client::get(&endpoint.http, "/status").await;
+    let found: Option<Value> = answer.ok().and_then(|body| serde_json::from_str(&body).ok());
+    found.filter(|found| status::is_from(found, topology.cluster.id(), replica)).unwrap_or_default()
 }
 
 fn history(args: &HistoryArgs) -> Result<Done, Failure> {

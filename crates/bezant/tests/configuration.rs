@@ -111,6 +111,18 @@ fn a_revoked_client_is_cut_off_at_every_replica_while_it_writes() {
 }
 
 #[test]
+fn a_client_that_takes_itself_out_is_told_that_the_replicas_know() {
+    let place = Place::new();
+    place.init(&["--clients", "2"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["config", "propose", "--revoke-client", "1", "--out", "next"]).expect(0);
+    place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
+    let applied = place.run(&["config", "apply", "next"]).expect(0);
+    applied.prints("configuration 1: 6 of 6 replicas go by it\n").says("from now on name another client's folder");
+    place.run(&["put", "a", "1", "--cluster", "bezant-data/client-2"]).expect(0);
+}
+
+#[test]
 fn a_replica_that_slept_comes_up_to_date_and_an_operator_signs_one_configuration_a_version() {
     let place = Place::new();
     place.init(&["--clients", "5", "--operators", "3"]);
