@@ -306,19 +306,18 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
     }
 
     fn misbehavior(event: &NodeEvent) -> Option<engine::Misbehavior> {
-        let hex = |id: types::TransactionId| id.0.iter().map(|byte| format!("{byte:02x}")).collect();
         match event {
             NodeEvent::Misbehavior { client, public_key, transaction } => Some(engine::Misbehavior {
                 who: engine::Liar::Client(*client),
                 public_key: *public_key,
                 what: "this client claims to have read from its own future: it lies",
-                evidence: hex(transaction.id()),
+                evidence: hex::encode(transaction.id().0),
             }),
             NodeEvent::Contradiction(contradiction) => Some(engine::Misbehavior {
                 who: engine::Liar::Replica(contradiction.replica),
                 public_key: None,
                 what: contradiction.stated.words(),
-                evidence: hex(contradiction.id),
+                evidence: hex::encode(contradiction.id.0),
             }),
             NodeEvent::Clock(_) | NodeEvent::Committed { .. } => None,
         }

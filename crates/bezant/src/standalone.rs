@@ -69,8 +69,7 @@ fn make_key(file: Option<&Path>) -> Result<Done, Failure> {
     let Some(file) = file else { return Err(Failure::wrong("name a zoo.cfg with --config")) };
     let secret = SecretKey::generate();
     runtime::tls::write_private_key(file, &secret).map_err(|error| Failure::wrong(error.to_string()))?;
-    let public: String = secret.public().iter().map(|byte| format!("{byte:02x}")).collect();
-    out!("{public}");
+    out!("{}", hex::encode(secret.public()));
     Ok(Done::Well)
 }
 

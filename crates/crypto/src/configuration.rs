@@ -381,7 +381,7 @@ impl Chain {
         let stays: BTreeSet<[u8; 32]> = before.keys().collect();
         let mut seen = BTreeSet::new();
         for key in next.keys() {
-            let name = || hex_of(&key);
+            let name = || hex::encode(key);
             if !seen.insert(key) {
                 return Err(ChainError::SharedKey(name()));
             }
@@ -479,11 +479,7 @@ impl Chain {
 #[must_use]
 pub fn shared_key(configuration: &Configuration) -> Option<String> {
     let mut seen = BTreeSet::new();
-    configuration.keys().find(|key| !seen.insert(*key)).map(|key| hex_of(&key))
-}
-
-pub(crate) fn hex_of(key: &[u8; 32]) -> String {
-    key.iter().map(|byte| format!("{byte:02x}")).collect()
+    configuration.keys().find(|key| !seen.insert(*key)).map(hex::encode)
 }
 
 fn encode_text(text: &str, out: &mut Vec<u8>) {

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
 use types::{ClusterId, Digest};
 
-use crate::configuration::hex_of;
 use crate::{Chain, ChainError, Operators, SignedConfiguration};
 
 /// What the bytes of a proof begin with: a format version, and what it is.
@@ -113,7 +112,7 @@ impl Fork {
 
 impl fmt::Display for Fork {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<String> = self.signers.iter().map(hex_of).collect();
+        let keys: Vec<String> = self.signers.iter().map(hex::encode).collect();
         write!(formatter, "these signed two configurations of version {}: {}", self.version(), keys.join(", "))
     }
 }

@@ -8,25 +8,21 @@ use jute::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[test]
 fn known_frames_have_these_bytes() {
     let mut out = Vec::new();
     Numbered { xid: 1, request: Request::GetData { path: "/a".into(), watch: true } }.encode(&mut out);
-    assert_eq!(hex(&out), "0000000100000004000000022f6101");
+    assert_eq!(hex::encode(&out), "0000000100000004000000022f6101");
     out.clear();
     ConnectRequest { timeout_ms: 10_000, password: vec![0; 16], read_only: Some(false), ..ConnectRequest::default() }.encode(&mut out);
-    assert_eq!(hex(&out), "00000000000000000000000000002710000000000000000000000010".to_owned() + &"00".repeat(17));
+    assert_eq!(hex::encode(&out), "00000000000000000000000000002710000000000000000000000010".to_owned() + &"00".repeat(17));
     out.clear();
     let event = WatchedEvent { kind: EventKind::ChildrenChanged, path: "/a".into() };
     Reply { xid: -1, zxid: 7, answer: Ok(Answer::Event(event)) }.encode_frame(&mut out);
-    assert_eq!(hex(&out), "0000001effffffff0000000000000007000000000000000400000003000000022f61");
+    assert_eq!(hex::encode(&out), "0000001effffffff0000000000000007000000000000000400000003000000022f61");
     out.clear();
     Reply { xid: 3, zxid: 9, answer: Err(ErrorCode::NoNode) }.encode_frame(&mut out);
-    assert_eq!(hex(&out), "00000010000000030000000000000009ffffff9b");
+    assert_eq!(hex::encode(&out), "00000010000000030000000000000009ffffff9b");
 }
 
 #[test]

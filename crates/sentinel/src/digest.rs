@@ -100,7 +100,7 @@ pub struct Checksum(pub [u8; 32]);
 
 impl std::fmt::Display for Checksum {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        formatter.write_str(&hex::encode(self.0))
     }
 }
 

@@ -122,13 +122,13 @@ impl Peers {
         let secret: SecretKey = read_private_key(&ensemble.key)?;
         let own = &servers[usize::from(me)];
         if secret.public() != own.public_key {
-            return Err(PeersError::OtherKey { id: own.id, found: hex(&secret.public()), expected: hex(&own.public_key) });
+            return Err(PeersError::OtherKey { id: own.id, found: hex::encode(secret.public()), expected: hex::encode(own.public_key) });
         }
         let certificate = make_certificate(&secret, &format!("server {}", own.id), ClusterId::new([0; 16]))?;
         let party = Party::Replica(ReplicaId { shard: ShardId(0), index: me });
         let identity = Identity::new(party, &secret, certificate)?;
         let each =
-            servers.iter().map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex(&server.public_key)));
+            servers.iter().map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex::encode(server.public_key)));
         let greeting = greeting(VERSION, &format!("{digests}{}", each.collect::<String>()));
         let links = servers.iter().map(|_| Arc::default()).collect();
         Ok(Arc::new(Self { me, servers, identity, greeting, links, heard }))
@@ -206,7 +206,7 @@ impl Peers {
 
     fn who(&self, greeting: &str, key: [u8; 32]) -> Result<u16, String> {
         let found = (0..).zip(&self.servers).find(|(_, server)| server.public_key == key);
-        let (from, server) = found.ok_or_else(|| format!("no server of this ensemble has the key {}", hex(&key)))?;
+        let (from, server) = found.ok_or_else(|| format!("no server of this ensemble has the key {}", hex::encode(key)))?;
         if from == self.me {
             return Err("it shows this server's own key".to_owned());
         }
@@ -383,10 +383,6 @@ async fn write_text(writer: &mut (impl AsyncWrite + Unpin), text: &str) -> io::R
     writer.write_u32(u32::try_from(text.len()).map_err(io::Error::other)?).await?;
     writer.write_all(text.as_bytes()).await?;
     writer.flush().await
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

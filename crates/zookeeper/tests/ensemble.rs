@@ -57,7 +57,7 @@ impl Ensemble {
         for (at, port) in ports[..3].iter().enumerate() {
             let secret = crypto::SecretKey::generate();
             runtime::tls::write_private_key(&folder.path().join(format!("key-{at}.pem")), &secret).expect("it is new");
-            let public: String = secret.public().iter().map(|byte| format!("{byte:02x}")).collect();
+            let public = hex::encode(secret.public());
             let id = at + 1;
             servers += &format!("server.{id}=127.0.0.1:{port}:{port}\nbezant.server.{id}={public}\n");
         }

@@ -73,13 +73,13 @@ pub fn compare(shared: &Shared) -> Result<(), Failure> {
             && held.all(|other| other == first)
         {
             shared.count("digests_compared", 1);
-            shared.say(&format!("all replicas hold the same {rows} rows: {}", hex(&digest[..8])));
+            shared.say(&format!("all replicas hold the same {rows} rows: {}", hex::encode(&digest[..8])));
             return Ok(());
         }
         shared.pause(PAUSE_MS)?;
     }
     let tell = |(replica, held): (&ReplicaId, &Held)| match held {
-        Held::Rows(rows, digest) => format!("{replica} holds {rows} rows ({})", hex(&digest[..8])),
+        Held::Rows(rows, digest) => format!("{replica} holds {rows} rows ({})", hex::encode(&digest[..8])),
         Held::Undecided => format!("{replica} has something undecided"),
         Held::Unknown(why) => format!("{replica}: {why}"),
     };
@@ -156,8 +156,4 @@ fn next_message(target: &Target, buffer: &mut BytesMut) -> std::io::Result<Optio
             return Ok(Some(message));
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
