@@ -3,7 +3,7 @@
 //! A shard's vote is proven by `f+1` of its replicas: one of them is correct, and all correct ones vote alike, because they execute
 //! the same transactions in the same order.
 
-use crypto::{BatchSignature, Claim, Compress, Rejection, SignatureClaims, SignatureCompression, Statement, leaf};
+use crypto::{BatchSignature, Claim, Compress, Rejection, SignatureClaims, SignatureCompression, Statement, encode_as_first, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_count};
 use types::limits::SHARDS_MAX;
@@ -254,21 +254,4 @@ pub(crate) fn decompress_all(reader: &mut Reader, compression: &mut SignatureCom
     (0..count).map(|_| Signers::decompress(reader, compression)).collect()
 }
 
-/// What stands alone is packed after nothing.
-macro_rules! alone {
-    ($type:ty) => {
-        impl Encode for $type {
-            fn encode(&self, out: &mut Vec<u8>) {
-                self.compress(&mut SignatureCompression::default(), out);
-            }
-        }
-        impl Decode for $type {
-            fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-                Self::decompress(reader, &mut SignatureCompression::default())
-            }
-        }
-    };
-}
-
-alone!(Signers);
-alone!(Certificate);
+encode_as_first!(Signers, Certificate);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::transaction::Transaction;
-use crypto::{BatchSignature, Claim, Compress, Rejection, SignatureClaims, SignatureCompression, Statement, leaf};
+use crypto::{BatchSignature, Claim, Compress, Rejection, SignatureClaims, SignatureCompression, Statement, encode_as_first, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::SHARDS_MAX;
@@ -347,23 +347,6 @@ macro_rules! two_sided {
 two_sided!(Vote, "a vote");
 two_sided!(Decision, "a decision");
 
-/// What stands alone is packed after nothing.
-macro_rules! alone {
-    ($type:ty) => {
-        impl Encode for $type {
-            fn encode(&self, out: &mut Vec<u8>) {
-                self.compress(&mut SignatureCompression::default(), out);
-            }
-        }
-        impl Decode for $type {
-            fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-                Self::decompress(reader, &mut SignatureCompression::default())
-            }
-        }
-    };
-}
-pub(crate) use alone;
-
 impl Compress for SignedVote {
     fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         self.replica.encode(out);
@@ -380,7 +363,7 @@ impl Compress for SignedVote {
         })
     }
 }
-alone!(SignedVote);
+encode_as_first!(SignedVote);
 
 impl Encode for SignedLogged {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -430,7 +413,7 @@ impl Compress for VoteSet {
         Ok(Self { shard, vote, voters })
     }
 }
-alone!(VoteSet);
+encode_as_first!(VoteSet);
 
 impl Encode for LoggedSet {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -496,7 +479,7 @@ impl Compress for Certificate {
         decompress_certificate(reader, compression, Depth::Outer)
     }
 }
-alone!(Certificate);
+encode_as_first!(Certificate);
 
 /// How deep certificates may stand in one another: an abort may rest on a commit, and a commit on none.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ mod reading;
 
 use std::sync::Arc;
 
-use crypto::{Claim, Compress, Rejection, SignatureClaims, SignatureCompression};
+use crypto::{Claim, Compress, Rejection, SignatureClaims, SignatureCompression, encode_as_first};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SCAN_ROWS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, Direction, Key, KeyRange, Timestamp, TransactionId};
@@ -19,7 +19,7 @@ use types::{Cluster, Direction, Key, KeyRange, Timestamp, TransactionId};
 pub(crate) use self::catching_up::{COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, are_in_order, value_bytes};
 use self::deciding::justification_claims;
 use crate::certificate::{
-    Certificate, Decision, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, alone, distinct, logging_shard,
+    Certificate, Decision, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, distinct, logging_shard,
 };
 use crate::recovery::{Elector, SignedDecide, SignedElect, decision_claims, decode_electors, encode_electors};
 use crate::transaction::Transaction;
@@ -701,4 +701,4 @@ impl Compress for Message {
         })
     }
 }
-alone!(Message);
+encode_as_first!(Message);

@@ -35,6 +35,23 @@ pub trait Compress: Encode + Decode {
     }
 }
 
+/// Encodes types by what [`Compress`] writes of them as the first of their frame.
+#[macro_export]
+macro_rules! encode_as_first {
+    ($($type:ty),+) => {$(
+        impl ::types::codec::Encode for $type {
+            fn encode(&self, out: &mut Vec<u8>) {
+                $crate::Compress::compress(self, &mut $crate::SignatureCompression::default(), out);
+            }
+        }
+        impl ::types::codec::Decode for $type {
+            fn decode(reader: &mut ::types::codec::Reader) -> Result<Self, ::types::codec::DecodeError> {
+                <Self as $crate::Compress>::decompress(reader, &mut $crate::SignatureCompression::default())
+            }
+        }
+    )+};
+}
+
 /// The state of one frame's compression.
 #[derive(Debug)]
 pub struct SignatureCompression {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crypto::{BatchSignature, Claim, Compress, Rejection, Signable, SignatureCompression, leaf};
+use crypto::{BatchSignature, Claim, Compress, Rejection, Signable, SignatureCompression, encode_as_first, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::SHARDS_MAX;
 use types::{Cluster, ClusterId, Digest, ReplicaId, TransactionId};
 
 use super::Message;
-use crate::certificate::{Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, alone};
+use crate::certificate::{Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement};
 use crate::quorum::Quorums;
 use crate::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use crate::transaction::Transaction;
@@ -269,7 +269,7 @@ impl Compress for Conflict {
         }
     }
 }
-alone!(Conflict);
+encode_as_first!(Conflict);
 
 impl Compress for Justified {
     fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
@@ -281,7 +281,7 @@ impl Compress for Justified {
         Ok(Self { decision: Decision::decode(reader)?, tallies: compression.decompress_sequence(reader, "tallies", SHARDS_MAX)? })
     }
 }
-alone!(Justified);
+encode_as_first!(Justified);
 
 impl Encode for Subject {
     fn encode(&self, out: &mut Vec<u8>) {
