@@ -17,7 +17,7 @@ use types::{Cluster, Digest, Direction, Key, Placement, ReplicaId, ShardId, Tran
 #[must_use]
 pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
     match message {
-        Message::Read { keys, .. } => ascend(keys.iter()),
+        Message::Read { keys, .. } | Message::StatusQuery { keys, .. } => ascend(keys.iter()),
         Message::ScanReply { direction: Direction::Ascending, rows, end, .. } => {
             ascend(rows.iter().map(|row| &row.key)) && rows.iter().all(|row| row.key < *end)
         }
@@ -32,7 +32,6 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::ClockProposal { .. }
         | Message::JournalKnown { .. }
         | Message::Refused { .. }
-        | Message::StatusQuery { .. }
         | Message::StatusReply { .. }
         | Message::CommitsQuery { .. }
         | Message::CommitsReply { .. }

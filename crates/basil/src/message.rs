@@ -343,8 +343,8 @@ impl Message {
 impl SignatureClaims for Message {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         match self {
-            Self::Read { keys, .. } if !keys.is_sorted_by(|key, next| key < next) => {
-                Err(Rejection::Structure("the keys of a read are not in strict order"))
+            Self::Read { keys, .. } | Self::StatusQuery { keys, .. } if !keys.is_sorted_by(|key, next| key < next) => {
+                Err(Rejection::Structure("the keys asked for are not in strict order"))
             }
             Self::ScanReply { direction, rows, end, .. }
                 if !rows.is_sorted_by(|row, next| direction.order(&row.key, &next.key).is_lt())

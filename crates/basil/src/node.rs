@@ -4,6 +4,7 @@ use crate::transaction::Transaction;
 use crypto::Verified;
 use engine::{ClockReport, Histogram, Instruction, Statistics};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
+use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId};
 
@@ -178,7 +179,11 @@ impl<M: StorageBackend> Machine for Node<M> {
             Input::Command(Instruction::FlipBit { key, bit }) => return self.replica.drill(&key, bit),
             Input::Command(Instruction::Reconfigure(cluster)) => {
                 let before = self.replica.cluster();
-                self.witness.forget(|replica| cluster.replica_key(replica) != before.replica_key(replica));
+                let has_changed = |replica: ReplicaId| cluster.replica_key(replica) != before.replica_key(replica);
+                self.witness.forget(has_changed);
+                if let Some(Peers { others, clocks }) = self.peers.as_mut().filter(|_| !broken(Mutant::WordsOfOldKey)) {
+                    others.iter().copied().filter(|other| has_changed(*other)).for_each(|other| clocks.forget(other));
+                }
                 self.replica.reconfigure(cluster.clone());
                 return self.step_janitor(now, Input::Command(Command::Reconfigure { cluster }), outbox);
             }

@@ -111,6 +111,13 @@ impl PeerClocks {
         }
     }
 
+    /// What was said under the key that `other` had counts no more.
+    pub fn forget(&mut self, other: ReplicaId) {
+        if let Some(sample) = self.samples.get_mut(usize::from(other.shard.0)).and_then(|shard| shard.get_mut(usize::from(other.index))) {
+            *sample = None;
+        }
+    }
+
     /// Whether it is known well enough to go by it.
     pub fn is_set(&self) -> bool {
         self.is_set

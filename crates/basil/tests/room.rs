@@ -317,6 +317,33 @@ fn a_commit_relayed_for_its_author_is_not_abandoned() {
     assert_eq!((replica.counts().committed, replica.counts().abandoned), (4, 2));
 }
 
+/// The key of one replica was stolen, and is changed; then another one lies. Never do both lie at the same time, and what they say does not count together.
+#[test]
+fn what_was_said_under_an_earlier_key_counts_no_more() {
+    let members = members(2);
+    let store = Store::open(Memory::new("keys"), Options::default()).expect("a new store opens");
+    let mut replica =
+        Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let written = |key: &str| Write { key: Key::from(key), value: Some(Value::from("1")) };
+    // Its relays are r5, r0 and r1.
+    let timestamp = Timestamp::new(740 << 27, ClientId(2));
+    let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![written("a"), written("z")]).expect("small enough");
+    assert!(answer(&members, &mut replica, LIAR, Message::Prepare { transaction: transaction.clone() }).is_empty());
+    let committed_once_told_by = |replica: &mut Replica<Memory>, index| {
+        let from = Party::Replica(ReplicaId { shard: SHARD, index });
+        assert!(answer(&members, replica, from, Message::CommitNotice { id: transaction.id() }).is_empty());
+        replica.counts().committed
+    };
+    assert_eq!(committed_once_told_by(&mut replica, 1), 0);
+    let key = |shard: ShardId, index: u16| *members.cluster.replica_key(ReplicaId { shard, index }).expect("it has one");
+    let mut keys: Vec<Vec<[u8; 32]>> = members.cluster.shards().map(|shard| (0..6).map(|index| key(shard, index)).collect()).collect();
+    keys[0][1] = [77; 32];
+    let (id, placement, clients) = (members.cluster.id(), members.cluster.placement().clone(), members.cluster.clients().to_vec());
+    replica.reconfigure(Arc::new(types::Cluster::new(id, 1, placement, keys, clients).expect("the parts fit")));
+    assert_eq!(committed_once_told_by(&mut replica, 5), 0, "of the two, one said so under another key");
+    assert_eq!(committed_once_told_by(&mut replica, 1), 1);
+}
+
 /// One client may hold so many undecided transactions, and so many keys; others find room beside it.
 #[test]
 fn one_client_holds_few_undecided_transactions_and_few_keys() {

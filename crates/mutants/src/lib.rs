@@ -117,6 +117,7 @@ mutants! {
     EarlierVotesKept: "configurations", "votes that an earlier key signed go on to count for who collects them";
     ClientHandsOn: "configurations", "clients hand on every configuration that they hear of";
     RevokedHeard: "configurations", "what was sent by who was taken out is still taken in";
+    WordsOfOldKey: "configurations", "what a replica said under a key that was changed still counts, as long as nobody signed it";
     JournalOfOldKey: "configurations", "a replica is held to what was told of its journal under a key that it has no more";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
@@ -148,6 +149,7 @@ mutants! {
     VoteReadsAll: "limits", "one vote reads rows from disk however many bytes they have";
     ScanReadsAll: "limits", "one page of a scan reads rows from disk however many bytes they have";
     QueryReadsAll: "limits", "one question of another replica about an orphan has rows read from disk however many bytes they have";
+    QueryReadsUncharged: "limits", "a replica that asks again and again about orphans has rows read from disk each time";
     WorkUncharged: "limits", "a client's messages cost it what they carry, however long they take";
     EarlyUnshared: "limits", "of requests that came early, one party's take all of a turn";
     VotedDownCounted: "limits", "what was voted down long ago counts as undecided until it is forgotten";

@@ -396,6 +396,12 @@ impl Changes {
             cluster: Arc::clone(&cluster),
         };
         let version = view.version;
+        // Before the node hears of the change: what it hears afterwards, nobody said under a key that it forgets then.
+        before
+            .members
+            .iter()
+            .filter(|(key, (member, _))| view.members.get(*key).is_none_or(|(same, _)| same != member))
+            .for_each(|(_, (_, share))| share.incoming.revoke());
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
         drop(state.taken.send_replace(Newest { cluster: Arc::clone(&cluster), chain: Arc::new(chain.clone()) }));
         if by == By::OwnSide {

@@ -76,7 +76,15 @@ struct Arrival<W> {
     /// What each of them costs.
     bytes: i64,
     /// Given back with the last message.
-    _permit: Option<Permit>,
+    permit: Option<Permit>,
+}
+
+impl<W> Arrival<W> {
+    /// Whether it is not worth an answer any more, or came under a key that is no member's any more.
+    fn is_dropped(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_discarded())
+            || (self.permit.as_ref().is_some_and(Permit::is_revoked) && !broken(Mutant::RevokedHeard))
+    }
 }
 
 impl<W> Queue<W> {
@@ -119,7 +127,7 @@ impl<C, W> Inbox<C, W> {
             let mut come_again_ms = queue.come_again_ms(begun);
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
-                if arrival.link.as_ref().is_some_and(|link| link.is_discarded()) {
+                if arrival.is_dropped() {
                     queue.arrivals.pop_front();
                     self.arrivals -= 1;
                     continue;
@@ -254,7 +262,7 @@ impl<C, W> Inbox<C, W> {
         }
         let bytes = permit.as_ref().map_or(0, Permit::bytes).max(messages.len() * MESSAGE_OVERHEAD_BYTES) / messages.len();
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
-        queue.arrivals.push_back(Arrival { from, at, link, messages: messages.into_iter(), bytes, _permit: permit });
+        queue.arrivals.push_back(Arrival { from, at, link, messages: messages.into_iter(), bytes, permit });
         self.arrivals += 1;
     }
 
@@ -362,6 +370,17 @@ mod tests {
         ask(&inbox, 1, &share);
         assert_eq!(turn(&mut inbox), 1);
         assert!(share.usage.take_ns() > 0);
+    }
+
+    #[test]
+    fn what_came_under_a_key_that_was_changed_is_dropped() {
+        let (mut inbox, share, again) = (inbox(), share(), share());
+        ask(&inbox, 1, &share);
+        share.incoming.revoke();
+        ask(&inbox, 1, &share);
+        ask(&inbox, 1, &again);
+        assert_eq!(turn(&mut inbox), 1, "what came under the next key");
+        assert!(inbox.is_idle() && share.incoming.try_take(1 << 20).is_some(), "and gives back its room");
     }
 
     #[test]

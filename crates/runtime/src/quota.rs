@@ -7,7 +7,7 @@
 //! While all members together have more than they may have, each may have no more than an equal part. So nobody waits for one that
 //! takes its time.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
@@ -41,6 +41,8 @@ pub(crate) struct Quota {
     bytes: Mutex<usize>,
     total: Arc<Total>,
     usage: Arc<Usage>,
+    /// Its member has another key by now, or is one no more.
+    is_revoked: AtomicBool,
     freed: Notify,
 }
 
@@ -70,7 +72,12 @@ impl Total {
 
 impl Quota {
     pub fn new(max: usize, total: Arc<Total>, usage: Arc<Usage>) -> Self {
-        Self { max, bytes: Mutex::new(0), total, usage, freed: Notify::new() }
+        Self { max, bytes: Mutex::new(0), total, usage, is_revoked: AtomicBool::new(false), freed: Notify::new() }
+    }
+
+    /// What was received under it and waits is to be dropped.
+    pub fn revoke(&self) {
+        self.is_revoked.store(true, Ordering::SeqCst);
     }
 
     /// Takes a permit for `bytes`, if they are free now.
@@ -117,6 +124,11 @@ impl Permit {
     /// What its member takes of this node's time.
     pub fn usage(&self) -> Arc<Usage> {
         Arc::clone(&self.quota.usage)
+    }
+
+    /// Whether it is for what came under a key that is no member's any more.
+    pub fn is_revoked(&self) -> bool {
+        self.quota.is_revoked.load(Ordering::SeqCst)
     }
 
     /// How many bytes it is for.

@@ -127,8 +127,9 @@ impl Peers {
         let certificate = make_certificate(&secret, &format!("server {}", own.id), ClusterId::new([0; 16]))?;
         let party = Party::Replica(ReplicaId { shard: ShardId(0), index: me });
         let identity = Identity::new(party, &secret, certificate)?;
-        let each =
-            servers.iter().map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex::encode(server.public_key)));
+        let each = servers
+            .iter()
+            .map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex::encode(server.public_key)));
         let greeting = greeting(VERSION, &format!("{digests}{}", each.collect::<String>()));
         let links = servers.iter().map(|_| Arc::default()).collect();
         Ok(Arc::new(Self { me, servers, identity, greeting, links, heard }))

@@ -241,6 +241,14 @@ impl CatchUp {
         self.stated.values().filter(|ids| ids.contains(&id)).count() >= needed
     }
 
+    /// What was said under the key that this replica of the shard had counts no more.
+    pub(super) fn forget_words_of(&mut self, index: u16) {
+        self.stated.remove(&index);
+        if let Some(page) = &mut self.pass.page {
+            page.answers.remove(&index);
+        }
+    }
+
     /// It is known here now.
     fn learned(&mut self, id: TransactionId) {
         self.stated.values_mut().for_each(|ids| _ = ids.remove(&id));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::{ClientId, ClientLimits, Cluster, Party};
+use types::{ClientId, ClientLimits, Cluster, Party, ReplicaId};
 
 use super::Replica;
 use super::abandonment_limiter::whole_ms;
@@ -43,12 +43,24 @@ impl ReadLimiter {
 }
 
 impl<M: StorageBackend> Replica<M> {
-    /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays. Election
-    /// messages that an earlier key signed count no more, and neither does what was told under one of how far a journal has come.
+    /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays. What was said
+    /// under a key that was changed counts no more, so that at no time the words of more than `f` liars of a shard count together.
     pub fn reconfigure(&mut self, cluster: std::sync::Arc<Cluster>) {
         self.read_limiter.retain(&cluster);
+        let changed = |it: &ReplicaId| cluster.replica_key(*it) != self.cluster.replica_key(*it);
+        let changed: Vec<ReplicaId> = cluster.replicas().filter(changed).collect();
+        if !changed.is_empty() {
+            self.forget_words_of(&changed);
+        }
+        self.liars.retain(|client, key| cluster.permission(*client).is_some_and(|permission| permission.public_key == *key));
+        if !broken(Mutant::RightsKept) {
+            self.cluster = cluster;
+        }
+    }
+
+    fn forget_words_of(&mut self, changed: &[ReplicaId]) {
         let mut has_told = false;
-        for replica in cluster.replicas_of(self.me.shard).filter(|it| cluster.replica_key(*it) != self.cluster.replica_key(*it)) {
+        for replica in changed.iter().filter(|replica| replica.shard == self.me.shard) {
             self.ballots.forget_sender(replica.index);
             // Whoever had the earlier key may have lied about it, and whoever has this one is not to be held to that.
             has_told |= !broken(Mutant::JournalOfOldKey) && self.table.peer_journals.remove(&replica.index).is_some();
@@ -56,10 +68,17 @@ impl<M: StorageBackend> Replica<M> {
         if has_told {
             self.table.log_peer_journals();
         }
-        self.liars.retain(|client, key| cluster.permission(*client).is_some_and(|permission| permission.public_key == *key));
-        if !broken(Mutant::RightsKept) {
-            self.cluster = cluster;
+        if broken(Mutant::WordsOfOldKey) {
+            return;
         }
+        for replica in changed.iter().filter(|replica| replica.shard == self.me.shard) {
+            self.catch_up.forget_words_of(replica.index);
+            self.older_copy.forget_words_of(replica.index);
+            // What it has shown is counted together with what others have: they are asked anew.
+            self.rebuild.begin_again();
+        }
+        self.status_queries.forget_words_of(changed);
+        self.forget_commit_notices_of(changed);
     }
 
     /// Refuses what `client` begins as long as it has this key. Only what a client's own channel brought is a reason, so that nobody is refused for what

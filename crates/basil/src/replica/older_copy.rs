@@ -36,6 +36,11 @@ impl OlderCopy {
     pub(super) fn new(now: Time) -> Self {
         Self { known_by: BTreeMap::new(), log_at: now.after_ms(LOG_MS), is_unlogged: false }
     }
+
+    /// What was said under the key that this replica of the shard had counts no more.
+    pub(super) fn forget_words_of(&mut self, index: u16) {
+        self.known_by.remove(&index);
+    }
 }
 
 impl<M: StorageBackend> Replica<M> {

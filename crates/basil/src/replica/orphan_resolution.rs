@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
-use store::{StorageBackend, StoreError};
+use store::{StorageBackend, StoreError, VersionRef};
 use types::codec::Encode as _;
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
@@ -40,6 +40,10 @@ const QUERY_MS: u64 = 20_000;
 const FRUITLESS_MAX: usize = 1 << 14;
 /// So many bytes of rows, and one row more, are read from the base table for one question of another.
 const QUERY_READ_BYTES_MAX: u64 = 64 << 20;
+/// And so many a second for all questions of one other,
+const QUERY_READ_BYTES_PER_SECOND: u64 = 16 << 20;
+/// of which so many milliseconds' worth may come at once.
+const QUERY_READ_BURST_MS: u64 = 1_000;
 /// The first wait before everybody is asked again, in milliseconds; doubled each time.
 const ASK_AGAIN_MS: u64 = 1_000;
 
@@ -88,9 +92,26 @@ pub(super) struct StatusQueries {
     open: BTreeMap<TransactionId, OrphanQuery>,
     /// Transactions whose inquiry had its time without result, and until when others come first.
     fruitless: BTreeMap<TransactionId, Time>,
+    /// What the questions of each other replica had read from disk, as the time up to which that takes at its rate.
+    read_until: BTreeMap<ReplicaId, Time>,
 }
 
 impl StatusQueries {
+    /// What was said under the keys that these replicas had counts no more.
+    pub(super) fn forget_words_of(&mut self, replicas: &[ReplicaId]) {
+        self.open.values_mut().for_each(|query| query.answers.retain(|(from, _)| !replicas.contains(from)));
+    }
+
+    /// Whether a question of `asker` may have more read from disk.
+    fn may_have_read(&self, now: Time, asker: ReplicaId) -> bool {
+        self.read_until.get(&asker).is_none_or(|until| *until <= now.after_ms(QUERY_READ_BURST_MS))
+    }
+
+    fn note_read(&mut self, now: Time, asker: ReplicaId, bytes: u64) {
+        let until = self.read_until.entry(asker).or_default();
+        *until = now.max(*until).after_us(bytes.saturating_mul(1_000_000) / QUERY_READ_BYTES_PER_SECOND);
+    }
+
     /// Ends those whose transaction has ended, and those that have had their time.
     pub(super) fn prune<M: StorageBackend>(&mut self, now: Time, table: &TransactionTable<M>) {
         let is_open = |id: &TransactionId| table.get(*id).is_some_and(TransactionState::is_open);
@@ -257,19 +278,29 @@ impl<M: StorageBackend> Replica<M> {
                 return Ok(());
             }
         }
-        let mut versions = Vec::with_capacity(keys.len());
+        if !self.status_queries.may_have_read(now, requester) && !broken(Mutant::QueryReadsUncharged) {
+            return Ok(()); // It will ask again.
+        }
+        let (mut versions, is_of_shard) = (Vec::with_capacity(keys.len()), requester.shard == self.me.shard);
         let (mut bytes, read_before) = (0, self.table.store.base_table_read_bytes());
         for key in keys {
-            if self.table.store.base_table_read_bytes() - read_before > QUERY_READ_BYTES_MAX && !broken(Mutant::QueryReadsAll) {
+            let read = self.table.store.base_table_read_bytes() - read_before;
+            if read > QUERY_READ_BYTES_MAX && !broken(Mutant::QueryReadsAll) {
+                self.status_queries.note_read(now, requester, read);
                 return Ok(()); // It will ask again, and find in memory what was read for it.
             }
-            let found = self.table.store.latest_before(key, Timestamp::above_all_before(watermark))?;
-            let (version, value) = found.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
-            let length = value.as_ref().map_or(0, |value| value.as_bytes().len());
-            let is_shown = version >= timestamp && requester.shard == self.me.shard && bytes + length <= READ_REPLY_BYTES_MAX;
-            bytes += if is_shown { length } else { 0 };
-            versions.push(OldVersion { version, value: is_shown.then_some(value) });
+            let room = READ_REPLY_BYTES_MAX - bytes;
+            // Values are large, and most are not shown.
+            let show = |found: VersionRef<'_>| {
+                let is_shown = found.timestamp >= timestamp && is_of_shard && found.value.map_or(0, <[u8]>::len) <= room;
+                OldVersion { version: found.timestamp, value: is_shown.then(|| found.to_version().value) }
+            };
+            let found = self.table.store.with_latest_before(key, Timestamp::above_all_before(watermark), |found, _| found.map(show))?;
+            let shown = found.unwrap_or(OldVersion { version: Timestamp::ZERO, value: None });
+            bytes += shown.value.as_ref().and_then(Option::as_ref).map_or(0, |value| value.as_bytes().len());
+            versions.push(shown);
         }
+        self.status_queries.note_read(now, requester, self.table.store.base_table_read_bytes() - read_before);
         if may_commit && versions.iter().any(|one| one.version < timestamp) {
             return Ok(()); // It would count as one that never voted to commit.
         }

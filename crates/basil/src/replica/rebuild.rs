@@ -117,6 +117,11 @@ impl Rebuild {
         broken(Mutant::UndecidedUnasked) || self.shown.get(&peer).and_then(|shown| shown.all_at_page).is_some_and(|at| at < page)
     }
 
+    /// Asks all others anew.
+    pub(super) fn begin_again(&mut self) {
+        *self = Self { now: self.now, ..Self::default() };
+    }
+
     fn complete(&self) -> usize {
         self.shown.values().filter(|shown| shown.all_at_page.is_some()).count()
     }

@@ -155,13 +155,17 @@ mod tests {
 
         // Another replica's question.
         let orphan = Timestamp::new(begun.0 + 1, ClientId(1));
-        let mut answers = |keys: usize| {
+        let mut answers = |after_ms: u64, index: u16, keys: usize| {
             let (mut out, keys) = (Outbox::default(), (0..keys).map(key).collect::<Vec<Key>>());
-            let from = Party::Replica(ReplicaId { shard: ShardId(0), index: 1 });
-            replica.on_status_query(now, from, TransactionId([5; 32]), orphan, &keys, &mut out).expect("memory does not fail");
+            let from = Party::Replica(ReplicaId { shard: ShardId(0), index });
+            replica
+                .on_status_query(now.after_ms(after_ms), from, TransactionId([5; 32]), orphan, &keys, &mut out)
+                .expect("memory does not fail");
             out.sends.len()
         };
-        assert_eq!([answers(10), answers(KEYS)], [1, 0]);
+        assert_eq!([answers(0, 1, 10), answers(0, 1, KEYS)], [1, 0]);
+        // It pays for that, and no other does.
+        assert_eq!([answers(1, 1, 10), answers(1, 2, 10), answers(5_000, 1, 10)], [0, 1, 1]);
 
         // A scan over what was deleted since.
         let deleted = Timestamp::new(begun.0 + 2, ClientId(1));
