@@ -123,8 +123,7 @@ impl Executor {
         }
     }
 
-    /// The same with room for fewer pages: for experiments. All replicas of a shard must have the same.
-    #[cfg(feature = "lab")]
+    /// The same with room for fewer pages: for tests. All replicas of a shard must have the same.
     #[must_use]
     pub fn with_pages_max(mut self, pages_max: usize) -> Self {
         self.pages_max = pages_max;
