@@ -98,6 +98,30 @@ pub(crate) fn beginning(key: &[u8]) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
+/// The rows of a base table, gone through in one direction.
+///
+/// After any method failed, no other is called.
+pub trait BaseRows {
+    /// Goes to the first row, in this direction, that is not before `begin`: where it descends, the first below that. Without a `begin`, to the
+    /// first of all. On its way on, passing rows costs no more than reading them.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn seek(&mut self, begin: Option<&Key>) -> Result<(), StoreError>;
+
+    /// The row that is next; nothing at the end.
+    fn row(&self) -> Option<Row<'_>>;
+
+    /// Passes it.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn advance(&mut self) -> Result<(), StoreError>;
+
+    /// How many bytes of rows, or of the blocks that have them, were read so far.
+    fn read_bytes(&self) -> usize;
+}
+
 /// What a [`crate::Store`] keeps its bytes on: [`crate::Disk`] or [`crate::Memory`].
 ///
 /// After any method failed, the store calls no other: what is on the backend is then unknown.
@@ -198,12 +222,8 @@ pub trait StorageBackend: Send {
     /// When the backend fails.
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError>;
 
-    /// Shows `look` the base table's rows of keys from `low` on, and before `high` where that is given, in this direction, until it has seen
-    /// enough and gives `false`.
-    ///
-    /// # Errors
-    /// When the backend fails.
-    fn scan(&self, between: (&Key, Option<&Key>), direction: Direction, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError>;
+    /// The base table's rows, to be gone through in this direction. They are at their end until they [go to one](BaseRows::seek).
+    fn rows(&self, direction: Direction) -> Box<dyn BaseRows>;
 
     /// The watermark of the newest checkpoint that has begun, durably.
     ///

@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use mutants::{Mutant, broken};
-use types::Direction;
 use types::codec::Encode as _;
+use types::{Direction, Key};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::disk::{ends_with_its_checksum, failed, file_names, in_background, replace_file, sync_directory};
-use crate::{Row, StoreError};
+use crate::{BaseRows, Row, StoreError};
 use merge::Merge;
 use run::{Run, RunWriter};
 
@@ -137,25 +137,10 @@ impl Base {
         read.inspect_err(|error| damage::note(&self.directory, error))
     }
 
-    /// Shows `look` the rows of keys from `low` on, and before `high`, in this direction, until it gives `false`.
-    ///
-    /// # Errors
-    /// As [`Base::get`].
-    pub fn scan(
-        &self,
-        (low, high): (&[u8], Option<&[u8]>),
-        direction: Direction,
-        look: &mut dyn FnMut(Row<'_>) -> bool,
-    ) -> Result<(), StoreError> {
+    /// The rows as they are now, to be gone through in this direction.
+    pub fn rows(self: &Arc<Self>, direction: Direction) -> Scan {
         let runs = self.state().runs.clone();
-        let mut merge = self.noted(Merge::new(&runs, (low, high), direction, SCAN_AHEAD))?;
-        while let Some(row) = merge.row() {
-            if row.key < low || high.is_some_and(|high| row.key >= high) || !look(row) {
-                break;
-            }
-            self.noted(merge.advance())?;
-        }
-        Ok(())
+        Scan { base: self.clone(), merge: Merge::new(&runs, direction, SCAN_AHEAD) }
     }
 
     /// Adds rows, ascending, durably. They are newer than all that is there. It waits while there are too many runs.
@@ -272,7 +257,8 @@ impl Base {
     fn merge(&self, merged: &[Arc<Run>]) -> Result<(), StoreError> {
         let rows_max = merged.iter().map(|run| run.rows).sum();
         let whole = self.write_run(rows_max, |writer| {
-            let mut merge = Merge::new(merged, (&[], None), Direction::Ascending, MERGE_AHEAD)?;
+            let mut merge = Merge::new(merged, Direction::Ascending, MERGE_AHEAD);
+            merge.seek(None)?;
             let (mut bytes, mut begun) = (0, Instant::now());
             while let Some(row) = merge.row() {
                 bytes += row.key.len() + row.row.len();
@@ -305,6 +291,30 @@ impl Base {
         std::thread::sleep(begun.elapsed().mul_f64(REST_MAX * (1.0 - debt)).min(Duration::from_millis(50)));
         *begun = Instant::now();
         !self.is_stopped.load(Ordering::Acquire)
+    }
+}
+
+/// The rows that a base table had when this began.
+pub(crate) struct Scan {
+    base: Arc<Base>,
+    merge: Merge,
+}
+
+impl BaseRows for Scan {
+    fn seek(&mut self, begin: Option<&Key>) -> Result<(), StoreError> {
+        self.base.noted(self.merge.seek(begin.map(Key::as_bytes)))
+    }
+
+    fn row(&self) -> Option<Row<'_>> {
+        self.merge.row()
+    }
+
+    fn advance(&mut self) -> Result<(), StoreError> {
+        self.base.noted(self.merge.advance())
+    }
+
+    fn read_bytes(&self) -> usize {
+        self.merge.read_bytes()
     }
 }
 
@@ -411,17 +421,24 @@ mod tests {
     /// What a base table should have.
     type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-    fn all(base: &Base, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn all(base: &Arc<Base>, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
         between(base, (from, None), Direction::Ascending)
     }
 
-    fn between(base: &Base, keys: (&[u8], Option<&[u8]>), direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn between(base: &Arc<Base>, keys: (&[u8], Option<&[u8]>), direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
+        from_there_on(&mut base.rows(direction), keys, direction)
+    }
+
+    /// The rows that a scan, wherever it is, finds between these keys.
+    fn from_there_on(scan: &mut Scan, (low, high): (&[u8], Option<&[u8]>), direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let begin = if direction == Direction::Ascending { Some(low) } else { high };
+        let key = |bytes: &[u8]| Key::new(bytes.to_vec()).expect("it is short");
+        scan.seek(begin.map(key).as_ref()).expect("the disk is whole");
         let mut rows = Vec::new();
-        let look = &mut |Row { key, row }: Row<'_>| {
+        while let Some(Row { key, row }) = scan.row().filter(|row| row.key >= low && high.is_none_or(|high| row.key < high)) {
             rows.push((key.to_vec(), row.to_vec()));
-            true
-        };
-        base.scan(keys, direction, look).expect("the disk is whole");
+            scan.advance().expect("the disk is whole");
+        }
         rows
     }
 
@@ -476,6 +493,15 @@ mod tests {
                 let (one, other) = (from, drawn(&mut state, 0).0);
                 let (low, high) = (one.clone().min(other.clone()), one.max(other));
                 for direction in [Direction::Ascending, Direction::Descending] {
+                    // One that goes elsewhere, further on or back again, finds the same.
+                    let mut scan = base.rows(direction);
+                    for _ in 0..6 {
+                        let (one, other) = (drawn(&mut state, 0).0, drawn(&mut state, 0).0);
+                        let (low, high) = (one.clone().min(other.clone()), one.max(other));
+                        let found = from_there_on(&mut scan, (&low, Some(&high)), direction);
+                        let expected = direction.of(model.range(low..high)).map(|(key, row)| (key.clone(), row.clone()));
+                        assert!(found.into_iter().eq(expected), "seed {seed}, step {step}");
+                    }
                     let expected = direction.of(model.range(low.clone()..high.clone())).map(|(key, row)| (key.clone(), row.clone()));
                     assert!(between(&base, (&low, Some(&high)), direction).into_iter().eq(expected), "seed {seed}, step {step}");
                     let expected = direction.of(model.range(low.clone()..)).map(|(key, row)| (key.clone(), row.clone()));

@@ -33,7 +33,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::{Base, Mergers, damage};
 use crate::pace::{Pace, PaceOptions};
-use crate::{Checkpoint, OWNER_BYTES_MAX, Row, SegmentNumber, StorageBackend, StoreError, row};
+use crate::{BaseRows, Checkpoint, OWNER_BYTES_MAX, SegmentNumber, StorageBackend, StoreError, row};
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
@@ -369,13 +369,8 @@ impl StorageBackend for Disk {
         self.base.get(key.as_bytes())
     }
 
-    fn scan(
-        &self,
-        (low, high): (&Key, Option<&Key>),
-        direction: Direction,
-        look: &mut dyn FnMut(Row<'_>) -> bool,
-    ) -> Result<(), StoreError> {
-        self.base.scan((low.as_bytes(), high.map(Key::as_bytes)), direction, look)
+    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
+        Box::new(self.base.rows(direction))
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {

@@ -63,7 +63,7 @@ mod table;
 mod unflushed;
 mod versions;
 
-pub use backend::{Checkpoint, Row, StorageBackend};
+pub use backend::{BaseRows, Checkpoint, Row, StorageBackend};
 pub use disk::{Disk, DiskOptions};
 pub use error::StoreError;
 pub use index::Index;

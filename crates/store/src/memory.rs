@@ -9,7 +9,7 @@ use bytes::Bytes;
 use types::{Direction, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, row};
+use crate::{BaseRows, Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, row};
 
 /// A backend in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
 #[derive(Clone)]
@@ -273,21 +273,8 @@ impl StorageBackend for Memory {
         self.state().row(key)
     }
 
-    fn scan(
-        &self,
-        (low, high): (&Key, Option<&Key>),
-        direction: Direction,
-        look: &mut dyn FnMut(Row<'_>) -> bool,
-    ) -> Result<(), StoreError> {
-        let state = self.state();
-        let between = (Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded));
-        for (key, _) in direction.of(state.base_table.range::<Key, _>(between)) {
-            let row = state.row(key)?.unwrap_or_default();
-            if !look(Row { key: key.as_bytes(), row: &row }) {
-                break;
-            }
-        }
-        Ok(())
+    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
+        Box::new(Rows { memory: self.clone(), direction, next: None, read_bytes: 0 })
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -316,6 +303,53 @@ impl StorageBackend for Memory {
             state.base_table.extend(rows.into_iter().map(|(key, row)| (key, Checked::new(row))));
         }
         Ok(true)
+    }
+}
+
+/// The rows of a base table, gone through in one direction.
+struct Rows {
+    memory: Memory,
+    direction: Direction,
+    next: Option<(Key, Bytes)>,
+    read_bytes: usize,
+}
+
+impl Rows {
+    /// Goes to the first in its direction between these keys.
+    fn go_to(&mut self, between: (Bound<&Key>, Bound<&Key>)) -> Result<(), StoreError> {
+        let state = self.memory.state();
+        let key = self.direction.of(state.base_table.range::<Key, _>(between)).next().map(|(key, _)| key.clone());
+        self.next = match key {
+            Some(key) => state.row(&key)?.map(|row| (key, row)),
+            None => None,
+        };
+        Ok(())
+    }
+}
+
+impl BaseRows for Rows {
+    fn seek(&mut self, begin: Option<&Key>) -> Result<(), StoreError> {
+        self.go_to(match self.direction {
+            Direction::Ascending => (begin.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded),
+            Direction::Descending => (Bound::Unbounded, begin.map_or(Bound::Unbounded, Bound::Excluded)),
+        })
+    }
+
+    fn row(&self) -> Option<Row<'_>> {
+        self.next.as_ref().map(|(key, row)| Row { key: key.as_bytes(), row })
+    }
+
+    fn advance(&mut self) -> Result<(), StoreError> {
+        let Some((passed, row)) = self.next.take() else { return Ok(()) };
+        self.read_bytes += row.len();
+        self.go_to(match self.direction {
+            Direction::Ascending => (Bound::Excluded(&passed), Bound::Unbounded),
+            Direction::Descending => (Bound::Unbounded, Bound::Excluded(&passed)),
+        })
+    }
+
+    fn read_bytes(&self) -> usize {
+        self.read_bytes
     }
 }
 

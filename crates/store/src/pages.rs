@@ -5,7 +5,7 @@ use std::ops::{Bound, Range};
 use types::{Direction, Key, KeyRange, Timestamp};
 
 use crate::table::KeyMeta;
-use crate::{Row, StorageBackend, Store, StoreError, Version, VersionRef, row};
+use crate::{BaseRows, Row, StorageBackend, Store, StoreError, Version, VersionRef, row};
 
 /// The versions of a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,8 @@ pub struct Page {
     pub next: Option<Key>,
     /// How many keys were looked at for it.
     pub looked_at: usize,
-    /// How many bytes of the base table's rows were read for it: many more than the page holds, where what is in memory has taken their place.
+    /// How many bytes of the base table's rows were read for it, or, if that is more, how many to get to where rows were read: many more than
+    /// the page holds, where what is in memory has taken their place, or where much was passed over.
     pub read_bytes: usize,
 }
 
@@ -47,6 +48,12 @@ pub struct PageEnd {
     pub read_bytes: usize,
 }
 
+/// Where a visit ended: what [`PageEnd`] says, without what was read.
+struct VisitEnd {
+    next: Option<Key>,
+    looked_at: usize,
+}
+
 /// Rows of the base table, in one direction.
 #[derive(Default)]
 struct Rows {
@@ -65,6 +72,37 @@ impl Rows {
     }
 }
 
+/// What goes through the base table for one page.
+struct BaseReader {
+    rows: Box<dyn BaseRows>,
+    direction: Direction,
+    /// How many bytes of rows were read.
+    row_bytes: usize,
+    /// How many bytes were read to get to where the page begins; nothing before it has begun.
+    begin_bytes: Option<usize>,
+    /// How many bytes were read to get from one part of it to the next.
+    passing_bytes: usize,
+}
+
+impl BaseReader {
+    /// Goes to where reading between these keys begins.
+    fn seek(&mut self, (low, high): (&Key, Option<&Key>)) -> Result<(), StoreError> {
+        let read_before = self.rows.read_bytes();
+        self.rows.seek(if self.direction == Direction::Ascending { Some(low) } else { high })?;
+        let read = self.rows.read_bytes() - read_before;
+        match self.begin_bytes {
+            None => self.begin_bytes = Some(read),
+            Some(_) => self.passing_bytes += read,
+        }
+        Ok(())
+    }
+
+    /// How many bytes were read for the page, as far as they count. Rows may have been read to get to them.
+    fn counted_bytes(&self) -> usize {
+        self.row_bytes.max(self.begin_bytes.unwrap_or(0).min(BEGIN_BYTES_MAX) + self.passing_bytes)
+    }
+}
+
 /// Keys met one after the other, in one direction, that are all deleted and have no newer versions.
 struct Stretch {
     direction: Direction,
@@ -78,6 +116,10 @@ struct Stretch {
 
 /// A key whose row in the base table is read in vain counts once more for each so many bytes of it: that takes about as long as another key does.
 const BYTES_FOR_A_KEY: usize = 4 << 10;
+
+/// To get to where a page begins counts for no more than so many bytes. Of a table of large rows as many as it has runs are read for that, which
+/// would leave next to nothing for the page itself.
+const BEGIN_BYTES_MAX: usize = 256 << 10;
 
 /// What is known of a range: it has so many keys, all deleted, and no version above this timestamp.
 type Found = (KeyRange, usize, Timestamp);
@@ -141,7 +183,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let mut versions = Vec::new();
         let look =
             |key: &Key, version: Option<VersionRef<'_>>, _| versions.extend(version.map(|version| (key.clone(), version.to_version())));
-        let PageEnd { next, looked_at, read_bytes } = self.visit(between, direction, up_to, limits, look)?;
+        let PageEnd { next, looked_at, read_bytes } = self.visit_once(between, direction, up_to, limits, look)?;
         Ok(Page { versions, next, looked_at, read_bytes })
     }
 
@@ -163,9 +205,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         assert!(self.is_replayed(), "what is still to be replayed may lie in what is remembered");
         self.check_page(up_to)?;
         let mut page = Page { versions: Vec::new(), next: None, looked_at: 0, read_bytes: 0 };
+        // One for the whole page: to go to each key between two that are passed over anew, in each run, would take far longer than to look at all.
+        let mut reader = self.reader(direction);
         let (mut rest, mut bytes, mut found) = (range.clone(), 0, Vec::new());
         loop {
-            if limits.are_reached(page.looked_at, bytes.max(page.read_bytes)) {
+            if limits.are_reached(page.looked_at, bytes.max(reader.row_bytes).max(reader.passing_bytes)) {
                 page.next = Some(direction.begin(&rest).clone());
                 break;
             }
@@ -185,11 +229,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                         page.versions.extend(version.map(|version| (key.clone(), version.to_version())));
                     }
                 };
-                let end = self.visit((before.low(), Some(before.high())), direction, up_to, room, look)?;
-                (page.looked_at, page.read_bytes) = (page.looked_at + end.looked_at, page.read_bytes + end.read_bytes);
-                found.extend(stretch.end_at(end.next.as_ref().unwrap_or(direction.end(&before))));
-                if end.next.is_some() {
-                    page.next = end.next;
+                let VisitEnd { next, looked_at } = self.visit(&mut reader, (before.low(), Some(before.high())), up_to, room, look)?;
+                page.looked_at += looked_at;
+                found.extend(stretch.end_at(next.as_ref().unwrap_or(direction.end(&before))));
+                if next.is_some() {
+                    page.next = next;
                     break;
                 }
                 before
@@ -199,9 +243,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 page.looked_at += 1;
                 if is_part == Some(true) {
                     let few = PageLimits { keys: self.deleted.keys_min(), bytes: limits.bytes };
-                    let looked_into = self.visit((passed.low(), Some(passed.high())), direction, up_to, few, |_, _, _| {})?;
+                    let looked_into = self.visit(&mut reader, (passed.low(), Some(passed.high())), up_to, few, |_, _, _| {})?;
                     page.looked_at += looked_into.looked_at;
-                    page.read_bytes += looked_into.read_bytes;
                     self.deleted.looked_into(passed.low(), looked_into.next.is_some());
                     continue;
                 }
@@ -210,6 +253,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             let Some(left) = direction.left(&rest, direction.end(&end)) else { break };
             rest = left;
         }
+        page.read_bytes = reader.counted_bytes();
         for (range, keys, up_to) in found {
             self.deleted.remember(&range, keys, up_to);
         }
@@ -228,25 +272,44 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         limits: PageLimits,
         mut look: impl FnMut(&Key, VersionRef<'_>),
     ) -> Result<PageEnd, StoreError> {
-        self.visit((from, to), Direction::Ascending, up_to, limits, |key, version, _| {
+        self.visit_once((from, to), Direction::Ascending, up_to, limits, |key, version, _| {
             version.into_iter().for_each(|version| look(key, version))
         })
+    }
+
+    /// What reads the base table's rows.
+    fn reader(&self, direction: Direction) -> BaseReader {
+        BaseReader { rows: self.base_rows(direction), direction, row_bytes: 0, begin_bytes: None, passing_bytes: 0 }
+    }
+
+    /// What is [visited](Self::visit) with a reader of its own.
+    fn visit_once(
+        &self,
+        between: (&Key, Option<&Key>),
+        direction: Direction,
+        up_to: Timestamp,
+        limits: PageLimits,
+        look: impl FnMut(&Key, Option<VersionRef<'_>>, usize),
+    ) -> Result<PageEnd, StoreError> {
+        let mut reader = self.reader(direction);
+        let VisitEnd { next, looked_at } = self.visit(&mut reader, between, up_to, limits, look)?;
+        Ok(PageEnd { next, looked_at, read_bytes: reader.counted_bytes() })
     }
 
     /// Shows `look` each key that is looked at, with its newest version up to `up_to` if it has one, and how many bytes of a row were read for it.
     fn visit(
         &self,
+        reader: &mut BaseReader,
         (low, high): (&Key, Option<&Key>),
-        direction: Direction,
         up_to: Timestamp,
         limits: PageLimits,
         mut look: impl FnMut(&Key, Option<VersionRef<'_>>, usize),
-    ) -> Result<PageEnd, StoreError> {
+    ) -> Result<VisitEnd, StoreError> {
         self.check_page(up_to)?;
         if high.is_some_and(|high| high <= low) {
-            return Ok(PageEnd { next: None, looked_at: 0, read_bytes: 0 });
+            return Ok(VisitEnd { next: None, looked_at: 0 });
         }
-        let rows = self.base_rows((low, high), direction, limits)?;
+        let (rows, direction) = (rows_between(reader, (low, high), limits)?, reader.direction);
         self.prefetch(rows.keys.iter().map(|(key, _)| key));
         // What the base table may lack.
         let (low, high) = match direction {
@@ -255,7 +318,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         };
         let new_keys = self.new_keys((Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded)));
         let (mut new_keys, mut old) = (direction.of(new_keys).peekable(), rows.keys.iter().peekable());
-        let mut page = PageEnd { next: rows.end.clone(), looked_at: 0, read_bytes: rows.bytes.len() };
+        let mut page = VisitEnd { next: rows.end.clone(), looked_at: 0 };
         let (mut bytes, mut last): (_, Option<&Key>) = (0, None);
         loop {
             let key = match (old.peek(), new_keys.peek()) {
@@ -294,29 +357,26 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         }
         Ok(page)
     }
+}
 
-    /// The base table's rows, as many as fit into `limits`, but at least one.
-    fn base_rows(&self, between: (&Key, Option<&Key>), direction: Direction, limits: PageLimits) -> Result<Rows, StoreError> {
-        let (mut rows, mut bytes, mut damage) = (Rows::default(), 0, None);
-        self.scan_base(between, direction, &mut |Row { key, row }| {
-            let copied = match row::key_of(key) {
-                Ok(copied) => copied,
-                Err(error) => {
-                    damage = Some(error);
-                    return false;
-                }
+/// The base table's rows, as many as fit into `limits`, but at least one.
+fn rows_between(reader: &mut BaseReader, (low, high): (&Key, Option<&Key>), limits: PageLimits) -> Result<Rows, StoreError> {
+    let (mut rows, mut bytes) = (Rows::default(), 0);
+    reader.seek((low, high))?;
+    let is_between = |key: &[u8]| key >= low.as_bytes() && high.is_none_or(|high| key < high.as_bytes());
+    while let Some(Row { key, row }) = reader.rows.row().filter(|row| is_between(row.key)) {
+        let copied = row::key_of(key)?;
+        if limits.are_reached(rows.keys.len(), bytes) {
+            rows.end = match reader.direction {
+                Direction::Ascending => Some(copied),
+                Direction::Descending => rows.keys.last().map(|(last, _)| last.clone()),
             };
-            if limits.are_reached(rows.keys.len(), bytes) {
-                rows.end = match direction {
-                    Direction::Ascending => Some(copied),
-                    Direction::Descending => rows.keys.last().map(|(last, _)| last.clone()),
-                };
-                return false;
-            }
-            bytes += key.len() + row.len();
-            rows.push(copied, row);
-            true
-        })?;
-        damage.map_or(Ok(rows), Err)
+            break;
+        }
+        bytes += key.len() + row.len();
+        rows.push(copied, row);
+        reader.rows.advance()?;
     }
+    reader.row_bytes += rows.bytes.len();
+    Ok(rows)
 }

@@ -12,7 +12,7 @@ use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
 use crate::unflushed::{Listed, Log, Size, Unflushed};
 use crate::versions::{CheckpointNumber, Versions};
-use crate::{Batch, Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
+use crate::{BaseRows, Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
 
 /// How much memory and how large steps a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -614,14 +614,9 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(())
     }
 
-    /// Shows `look` the base table's rows, as [`StorageBackend::scan`] does.
-    pub(crate) fn scan_base(
-        &self,
-        between: (&Key, Option<&Key>),
-        direction: Direction,
-        look: &mut dyn FnMut(Row<'_>) -> bool,
-    ) -> Result<(), StoreError> {
-        self.backend.scan(between, direction, look)
+    /// The base table's rows, as [`StorageBackend::rows`] gives them.
+    pub(crate) fn base_rows(&self, direction: Direction) -> Box<dyn BaseRows> {
+        self.backend.rows(direction)
     }
 
     /// The keys in `range` that have versions and that the base table may lack.

@@ -4,3 +4,4 @@ mod disk;
 mod journal;
 mod model;
 mod pace;
+mod ranges;

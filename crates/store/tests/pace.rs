@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use store::{Checkpoint, Disk, DiskOptions, Options, PaceOptions, Row, SegmentNumber, StorageBackend, Store, StoreError, Version};
+use store::{BaseRows, Checkpoint, Disk, DiskOptions, Options, PaceOptions, SegmentNumber, StorageBackend, Store, StoreError, Version};
 use types::{ClientId, Direction, Key, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
@@ -64,8 +64,8 @@ impl StorageBackend for SlowDisk {
         self.disk.get(key)
     }
 
-    fn scan(&self, between: (&Key, Option<&Key>), direction: Direction, look: &mut dyn FnMut(Row<'_>) -> bool) -> Result<(), StoreError> {
-        self.disk.scan(between, direction, look)
+    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
+        self.disk.rows(direction)
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {

@@ -17,20 +17,49 @@ pub(crate) struct Merge {
     heap: Vec<u32>,
     /// The last key that was passed.
     passed: Vec<u8>,
+    /// Where it stands, between two keys: all that comes lies behind that. Nothing where it has not gone anywhere yet, or to the first of all.
+    place: Option<Vec<u8>>,
 }
 
 impl Merge {
-    /// Merges `runs`, newest first: the rows that are neither before `low` nor, where it reads in descending order, at or after `high`.
-    /// It reads about `ahead` bytes of each at once.
+    /// Merges `runs`, newest first. It is at its end, until it [goes elsewhere](Self::seek). Where it reads on, it reads about `ahead` bytes of
+    /// each at once.
+    pub fn new(runs: &[Arc<Run>], direction: Direction, ahead: usize) -> Self {
+        let cursors = runs.iter().map(|run| Cursor::new(run.clone(), direction, ahead)).collect();
+        Self { direction, cursors, heap: Vec::new(), passed: Vec::new(), place: None }
+    }
+
+    /// Goes to the first row, in its direction, that is not before `begin`: where it descends, the first below that. Without a `begin`, to the
+    /// first of all. On its way on, only runs with rows in between are looked at, so that this costs no more than to read these rows.
     ///
     /// # Errors
     /// When a run is damaged, or the disk fails.
-    pub fn new(runs: &[Arc<Run>], between: (&[u8], Option<&[u8]>), direction: Direction, ahead: usize) -> Result<Self, StoreError> {
-        let cursors = runs.iter().map(|run| Cursor::seek(run.clone(), between, direction, ahead)).collect::<Result<Vec<_>, _>>()?;
-        let heap = (0..).zip(&cursors).filter(|(_, cursor)| cursor.place.is_some()).map(|(number, _)| number).collect();
-        let mut merge = Self { direction, cursors, heap, passed: Vec::new() };
-        (0..merge.heap.len() / 2).rev().for_each(|at| merge.sink(at));
-        Ok(merge)
+    pub fn seek(&mut self, begin: Option<&[u8]>) -> Result<(), StoreError> {
+        let (direction, place) = (self.direction, self.place.take());
+        match begin.filter(|begin| place.as_ref().is_some_and(|place| direction.order(place.as_slice(), *begin).is_le())) {
+            Some(begin) => {
+                let is_before = |key: &[u8]| match direction {
+                    Direction::Ascending => key < begin,
+                    Direction::Descending => key >= begin,
+                };
+                while let Some(top) = self.heap.first().map(|top| *top as usize).filter(|top| is_before(self.cursors[*top].key())) {
+                    self.cursors[top].seek(Some(begin))?;
+                    self.sift(top);
+                }
+            }
+            None => {
+                self.cursors.iter_mut().try_for_each(|cursor| cursor.seek(begin))?;
+                self.heap = (0..).zip(&self.cursors).filter(|(_, cursor)| cursor.place.is_some()).map(|(number, _)| number).collect();
+                (0..self.heap.len() / 2).rev().for_each(|at| self.sink(at));
+            }
+        }
+        self.place = begin.map(<[u8]>::to_vec);
+        Ok(())
+    }
+
+    /// How many bytes were read.
+    pub fn read_bytes(&self) -> usize {
+        self.cursors.iter().map(|cursor| cursor.read_bytes).sum()
     }
 
     /// The row that is next; nothing at the end.
@@ -42,19 +71,29 @@ impl Merge {
     /// Passes the row that is next, and older ones of its key.
     ///
     /// # Errors
-    /// As [`Merge::new`].
+    /// As [`Merge::seek`].
     pub fn advance(&mut self) -> Result<(), StoreError> {
         let Some(top) = self.heap.first() else { return Ok(()) };
         self.passed.clear();
         self.passed.extend_from_slice(self.cursors[*top as usize].key());
         while let Some(top) = self.heap.first().map(|top| *top as usize).filter(|top| self.cursors[*top].key() == self.passed) {
             self.cursors[top].advance()?;
-            if self.cursors[top].place.is_none() {
-                self.heap.swap_remove(0);
-            }
-            self.sink(0);
+            self.sift(top);
+        }
+        let place = self.place.get_or_insert_default();
+        place.clone_from(&self.passed);
+        if self.direction == Direction::Ascending {
+            place.push(0); // The next longer key comes next.
         }
         Ok(())
+    }
+
+    /// The cursor on top of the heap has moved.
+    fn sift(&mut self, top: usize) {
+        if self.cursors[top].place.is_none() {
+            self.heap.swap_remove(0);
+        }
+        self.sink(0);
     }
 
     fn is_before(&self, one: u32, other: u32) -> bool {

@@ -319,11 +319,12 @@ pub(crate) struct Cursor {
     direction: Direction,
     /// The blocks that are still to be loaded.
     unloaded: Range<usize>,
-    /// What is loaded, from which block on, and those of its blocks that are still to come.
+    /// What is loaded, which blocks these are, and those of them that are still to come.
     bytes: Vec<u8>,
-    bytes_from: usize,
+    in_bytes: Range<usize>,
     loaded: Range<usize>,
-    /// The entries of the present block, and those of them that are still to come.
+    /// The present block, its entries, and those of them that are still to come.
+    block: Option<usize>,
     entries: Vec<Entry>,
     rest: Range<usize>,
     entry: Entry,
@@ -331,33 +332,52 @@ pub(crate) struct Cursor {
     pub place: Option<u128>,
     /// About how many bytes are read at once.
     ahead: usize,
+    /// How many bytes were read.
+    pub read_bytes: usize,
 }
 
 impl Cursor {
-    /// At the first row, in `direction`, that is neither before `low` nor at or after `high`. It reads about `ahead` bytes at once.
+    /// At its end, until it [goes elsewhere](Self::seek). Where it reads on, it reads about `ahead` bytes at once.
+    pub fn new(run: Arc<Run>, direction: Direction, ahead: usize) -> Self {
+        let (unloaded, in_bytes, loaded, rest) = (0..0, 0..0, 0..0, 0..0);
+        let (bytes, block, entries, entry) = (Vec::new(), None, Vec::new(), Entry::default());
+        Self { run, direction, unloaded, bytes, in_bytes, loaded, block, entries, rest, entry, place: None, ahead, read_bytes: 0 }
+    }
+
+    /// Goes to the first row, in its direction, that is not before `begin`: where it descends, the first below that. Without a `begin`, to the
+    /// first of all. It reads one block at most that is not loaded, since many may be passed before the next is wanted, and one more only where
+    /// that has no such row.
     ///
     /// # Errors
     /// When the run is damaged, or the disk fails.
-    pub fn seek(run: Arc<Run>, (low, high): (&[u8], Option<&[u8]>), direction: Direction, ahead: usize) -> Result<Self, StoreError> {
-        let unloaded = match (direction, high) {
-            (Direction::Ascending, _) => run.index.block_of(low).unwrap_or(0)..run.index.len(),
-            (Direction::Descending, None) => 0..run.index.len(),
-            (Direction::Descending, Some(high)) => {
-                0..run.index.block_of(high).map_or(0, |block| if broken(Mutant::DescentBeginsTooLow) { block } else { block + 1 })
+    pub fn seek(&mut self, begin: Option<&[u8]>) -> Result<(), StoreError> {
+        let index = &self.run.index;
+        let wanted = match (self.direction, begin) {
+            (Direction::Ascending, begin) => begin.and_then(|begin| index.block_of(begin)).unwrap_or(0)..index.len(),
+            (Direction::Descending, None) => 0..index.len(),
+            (Direction::Descending, Some(begin)) => {
+                0..index.block_of(begin).map_or(0, |block| if broken(Mutant::DescentBeginsTooLow) { block } else { block + 1 })
             }
         };
-        let (bytes, entries, entry) = (Vec::new(), Vec::new(), Entry::default());
-        let (loaded, rest) = (0..0, 0..0);
-        let mut cursor = Self { run, direction, unloaded, bytes, bytes_from: 0, loaded, entries, rest, entry, place: None, ahead };
-        cursor.advance()?;
-        let is_before = |key: &[u8]| match direction {
-            Direction::Ascending => key < low,
-            Direction::Descending => high.is_some_and(|high| key >= high),
-        };
-        while cursor.place.is_some() && is_before(cursor.key()) {
-            cursor.advance()?;
+        (self.unloaded, self.loaded, self.rest, self.place) = (wanted.clone(), 0..0, 0..0, None);
+        let Some(first) = take(&mut wanted.clone(), self.direction) else { return Ok(()) };
+        if self.in_bytes.contains(&first) {
+            (self.loaded, self.unloaded) = match self.direction {
+                Direction::Ascending => (first..self.in_bytes.end, self.in_bytes.end..wanted.end),
+                Direction::Descending => (self.in_bytes.start..first + 1, wanted.start..self.in_bytes.start),
+            };
+        } else {
+            self.load(0)?;
         }
-        Ok(cursor)
+        self.begin_block()?;
+        if let Some(begin) = begin {
+            let at = self.entries.partition_point(|entry| &self.bytes[entry.key_at..entry.row_at] < begin);
+            self.rest = match self.direction {
+                Direction::Ascending => at..self.entries.len(),
+                Direction::Descending => 0..at,
+            };
+        }
+        self.advance()
     }
 
     pub fn key(&self) -> &[u8] {
@@ -376,12 +396,9 @@ impl Cursor {
         self.place = None;
         if self.rest.is_empty() {
             if self.loaded.is_empty() && !self.unloaded.is_empty() {
-                self.load()?;
+                self.load(self.ahead)?;
             }
-            let Some(block) = take(&mut self.loaded, self.direction) else { return Ok(()) };
-            self.entries.clear();
-            self.run.entries(&self.bytes, self.bytes_from, block, &mut self.entries)?;
-            self.rest = 0..self.entries.len();
+            self.begin_block()?;
         }
         if let Some(next) = take(&mut self.rest, self.direction) {
             self.entry = self.entries[next];
@@ -390,16 +407,28 @@ impl Cursor {
         Ok(())
     }
 
-    /// Loads the next blocks, of which there is one at least.
-    fn load(&mut self) -> Result<(), StoreError> {
+    /// Makes the next block that is loaded the present one, if there is one.
+    fn begin_block(&mut self) -> Result<(), StoreError> {
+        let Some(block) = take(&mut self.loaded, self.direction) else { return Ok(()) };
+        if self.block.take() != Some(block) {
+            self.entries.clear();
+            self.run.entries(&self.bytes, self.in_bytes.start, block, &mut self.entries)?;
+        }
+        self.block = Some(block);
+        self.rest = 0..self.entries.len();
+        Ok(())
+    }
+
+    /// Loads the next blocks, of which there is one at least: about `ahead` bytes.
+    fn load(&mut self, ahead: usize) -> Result<(), StoreError> {
         let (index, Range { start, end }) = (&self.run.index, self.unloaded.clone());
         self.loaded = match self.direction {
             Direction::Ascending => {
-                let to = index.start(start) + self.ahead as u64;
+                let to = index.start(start) + ahead as u64;
                 start..start + 1 + (start + 1..end).take_while(|block| index.start(block + 1) <= to).count()
             }
             Direction::Descending => {
-                let from = index.start(end).saturating_sub(self.ahead as u64);
+                let from = index.start(end).saturating_sub(ahead as u64);
                 end - 1 - (0..end - 1).rev().take_while(|block| index.start(*block) >= from).count()..end
             }
         };
@@ -407,8 +436,11 @@ impl Cursor {
             Direction::Ascending => self.loaded.end..end,
             Direction::Descending => start..self.loaded.start,
         };
-        self.bytes_from = self.loaded.start;
-        self.run.read_blocks(self.loaded.start, self.loaded.end, &mut self.bytes)
+        (self.in_bytes, self.block) = (0..0, None);
+        self.run.read_blocks(self.loaded.start, self.loaded.end, &mut self.bytes)?;
+        self.in_bytes = self.loaded.clone();
+        self.read_bytes += self.bytes.len();
+        Ok(())
     }
 }
 
