@@ -2,7 +2,8 @@
 //!
 //! Each member has a queue of its own, all connections of a client together. Turns go round the queues (deficit round robin): in each
 //! round a member gets [`QUANTUM_BYTES`] of credit, and pays for what its messages brought and for what their answers carry; a client, where that is more, for the
-//! time that they took. So who sends much, or asks for what takes long, waits for itself, and everybody else for one round.
+//! time that they took, and a replica for what of that is [long](REPLICA_STEP_US). So who sends much, or asks for what takes long, waits for itself, and
+//! everybody else for one round. A turn ends when what it did for all members together has cost, or taken, [so much](TURN_BYTES_MAX).
 //!
 //! Who sends more than there is time for, for some time, finds what it begins anew refused ([`Machine::refuse`]), and is told when to come
 //! again. What has begun goes on.
@@ -23,7 +24,8 @@ use types::{ClientId, Party};
 use crate::clock::Clock;
 use crate::frame::MESSAGE_OVERHEAD_BYTES;
 use crate::limits::{
-    BYTES_FOR_A_MICROSECOND, COME_AGAIN_MS_MAX, COMMANDS_A_ROUND_MAX, OVERDUE_MS, OVERLOADED_AFTER_MS, QUANTUM_BYTES, TURN_BYTES_MAX,
+    BYTES_FOR_A_MICROSECOND, COME_AGAIN_MS_MAX, COMMANDS_A_ROUND_MAX, OVERDUE_MS, OVERLOADED_AFTER_MS, QUANTUM_BYTES, REPLICA_STEP_US,
+    TURN_BYTES_MAX,
 };
 use crate::link::Link;
 use crate::mailbox::{Inbound, Mailbox, Taken};
@@ -146,12 +148,15 @@ impl<C, W> Inbox<C, W> {
                     }
                     let carried = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
                     // What is short and asks for little may still take long.
-                    let cost = match member {
-                        Member::Client(_) if !broken(Mutant::WorkUncharged) => carried.max(bytes_for(stepped.elapsed())),
-                        _ => carried,
+                    let took = stepped.elapsed();
+                    let charged = match member {
+                        Member::Client(_) if !broken(Mutant::WorkUncharged) => took,
+                        // What is due to all counts for nobody, and a correct replica that catches up sends much that takes little.
+                        Member::Replica(_) if !turn.was_for_all() => took.saturating_sub(Duration::from_micros(REPLICA_STEP_US)),
+                        _ => Duration::ZERO,
                     };
-                    queue.credit -= cost;
-                    left -= cost;
+                    queue.credit -= carried.max(bytes_for(charged));
+                    left -= carried.max(bytes_for(took));
                     // One by one, as a replica is charged for none that made this one do what is due to all.
                     if matches!(member, Member::Replica(_)) {
                         let is_charged = !turn.was_for_all() || broken(Mutant::ChargedForAll);
@@ -279,7 +284,7 @@ impl<C, W> Inbox<C, W> {
     }
 }
 
-/// What a client's message costs that takes so long.
+/// What a message costs that takes so long.
 fn bytes_for(worked: Duration) -> i64 {
     let microseconds = u64::try_from(worked.as_micros()).unwrap_or(u64::MAX);
     i64::try_from(microseconds.saturating_mul(BYTES_FOR_A_MICROSECOND)).unwrap_or(i64::MAX / 2)
@@ -457,22 +462,62 @@ mod tests {
         assert!(both >= WORKS && both < 3 * WORKS, "{both:?}");
     }
 
-    #[test]
-    fn a_client_whose_messages_take_long_waits_for_itself() {
+    /// Each of these sends so many messages that ask for its number.
+    fn enter_each(inbox: &mut ToyInbox, senders: &[(Party, u64)], count: usize) {
         let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
-        let (mut inbox, share) = (inbox(), share());
-        for (client, number) in [(1, 2), (2, LIGHT)] {
-            for _ in 0..8 {
-                let messages = vec![verifier.verify(toy::Message::Ask(number)).expect("nothing of it is signed")];
-                let from = Party::Client(ClientId(client), Session(1));
-                inbox.enter((from, Instant::now()), messages, None, share.incoming.try_take(100));
+        let share = share();
+        for (from, number) in senders {
+            for _ in 0..count {
+                let messages = vec![verifier.verify(toy::Message::Ask(*number)).expect("nothing of it is signed")];
+                inbox.enter((*from, Instant::now()), messages, None, share.incoming.try_take(100));
             }
         }
+    }
+
+    /// How many light messages are among the first nine that are taken, where each of two sends eight.
+    fn light_of_nine(senders: [(Party, u64); 2]) -> usize {
+        let mut inbox = inbox();
+        enter_each(&mut inbox, &senders, 8);
         let mut turns = Turns::new(Worker::default(), Party::Replica(replica(0)), Bounds { inputs_max: 9, batch_max: 8 });
         let mut clock = Clock::even();
         let mut turn = turns.begin(clock.now());
         inbox.fill(&mut turn, &mut clock);
         assert_eq!(turn.inputs(), 9);
-        assert!(turn.machine().light > 2, "{}", turn.machine().light);
+        turn.machine().light
+    }
+
+    #[test]
+    fn a_client_whose_messages_take_long_waits_for_itself() {
+        let client = |number| Party::Client(ClientId(number), Session(1));
+        let light = light_of_nine([(client(1), 2), (client(2), LIGHT)]);
+        assert!(light > 2, "{light}");
+    }
+
+    #[test]
+    fn a_replica_whose_messages_take_long_waits_for_itself_unless_that_is_due_to_all() {
+        let from = |index| Party::Replica(replica(index));
+        let light = light_of_nine([(from(1), 2), (from(2), LIGHT)]);
+        assert!(light > 2, "{light}");
+        assert_eq!(light_of_nine([(from(1), 3), (from(2), LIGHT)]), 1);
+    }
+
+    #[test]
+    fn a_turn_does_not_take_long_whoever_its_messages_are_from() {
+        const COUNT: usize = 60;
+        let (one, client) = (Party::Replica(replica(1)), Party::Client(ClientId(1), Session(1)));
+        // Those of an odd number are due to all.
+        for (from, number) in [(one, 2), (one, 3), (client, 2), (client, 3)] {
+            let mut inbox = inbox();
+            enter_each(&mut inbox, &[(from, number)], COUNT);
+            let mut turns = Turns::new(Worker::default(), Party::Replica(replica(0)), Bounds::default());
+            let (mut clock, mut taken) = (Clock::even(), 0);
+            while taken < COUNT {
+                let mut turn = turns.begin(clock.now());
+                inbox.fill(&mut turn, &mut clock);
+                let inputs = turn.inputs();
+                assert!((1..=COUNT / 2).contains(&inputs), "{inputs} of {from}");
+                taken += inputs;
+            }
+        }
     }
 }
