@@ -47,23 +47,25 @@ pub(crate) enum Record {
     Tombstones { salt: u64, complete_from: u64, tombstones: Vec<Tombstone> },
 }
 
-/// How far the journal of the replica in this place of the shard has come.
+/// How far the journal of the replica in this place of the shard has come, as whoever had this key told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerJournal {
     pub index: u16,
+    pub public_key: [u8; 32],
     pub end: JournalEnd,
 }
 
 impl Encode for PeerJournal {
     fn encode(&self, out: &mut Vec<u8>) {
         self.index.encode(out);
+        self.public_key.encode(out);
         self.end.encode(out);
     }
 }
 
 impl Decode for PeerJournal {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { index: u16::decode(reader)?, end: JournalEnd::decode(reader)? })
+        Ok(Self { index: u16::decode(reader)?, public_key: reader.array()?, end: JournalEnd::decode(reader)? })
     }
 }
 
@@ -128,7 +130,7 @@ impl Encode for Record {
                 is_rebuilding.encode(out);
             }
             Self::PeerJournals { journals } => {
-                out.push(13);
+                out.push(14);
                 encode_sequence(journals, out);
             }
             Self::Tombstones { salt, complete_from, tombstones } => {
@@ -180,7 +182,14 @@ impl Decode for Record {
             10 => Ok(Self::VersionTakenOver { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
             11 => Ok(Self::DiskLost { up_to: u64::decode(reader)?, is_rebuilding: bool::decode(reader)? }),
             12 => Ok(Self::VersionMended { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
-            13 => Ok(Self::PeerJournals { journals: reader.sequence("journals of others", VOTERS_MAX)? }),
+            13 => {
+                // Of a build that did not note by which keys it was told: nobody is held to that.
+                for _ in 0..reader.count("journals of others", VOTERS_MAX)? {
+                    let (_, _) = (u16::decode(reader)?, JournalEnd::decode(reader)?);
+                }
+                Ok(Self::PeerJournals { journals: Vec::new() })
+            }
+            14 => Ok(Self::PeerJournals { journals: reader.sequence("journals of others", VOTERS_MAX)? }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }
@@ -188,6 +197,7 @@ impl Decode for Record {
 
 #[cfg(test)]
 mod tests {
+    use types::codec::encode_count;
     use types::{ClientId, ClusterId, Timestamp, Value};
 
     use super::*;
@@ -204,7 +214,7 @@ mod tests {
         };
         let lost = |up_to, is_rebuilding| Record::DiskLost { up_to, is_rebuilding };
         let end = JournalEnd { lost_up_to: 7, batches: u64::MAX };
-        let journals = Record::PeerJournals { journals: vec![PeerJournal { index: 3, end }] };
+        let journals = Record::PeerJournals { journals: vec![PeerJournal { index: 3, public_key: [5; 32], end }] };
         for record in [taken(Some("1")), taken(Some("")), taken(None), mended(), lost(0, true), lost(u64::MAX, false), journals] {
             let mut bytes = Vec::new();
             record.encode(&mut bytes);
@@ -214,5 +224,18 @@ mod tests {
             }
             assert_eq!(Record::from_bytes(whole, ClusterId::new([1; 16])), Ok(record));
         }
+    }
+
+    #[test]
+    fn how_far_journals_had_come_is_dropped_where_no_key_stands_beside_it() {
+        let mut bytes = vec![FORMAT, 13];
+        encode_count(2, &mut bytes);
+        for index in [1_u16, 4] {
+            index.encode(&mut bytes);
+            JournalEnd { lost_up_to: 7, batches: u64::MAX }.encode(&mut bytes);
+        }
+        let read = |bytes: &[u8]| Record::from_bytes(bytes::Bytes::copy_from_slice(bytes), ClusterId::new([1; 16]));
+        assert_eq!(read(&bytes), Ok(Record::PeerJournals { journals: Vec::new() }));
+        assert!(read(&bytes[..bytes.len() - 1]).is_err());
     }
 }

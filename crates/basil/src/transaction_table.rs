@@ -19,7 +19,7 @@ use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, 
 
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::AbortReason;
-use crate::message::{ClientLimit, CommitDigest, JournalEnd, KeyVersion, Place};
+use crate::message::{ClientLimit, CommitDigest, KeyVersion, Place};
 use crate::range_timestamps::RangeTimestamps;
 use crate::read_timestamps::ReadTimestamps;
 use crate::record::{PeerJournal, Record};
@@ -96,7 +96,7 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// is being rebuilt still.
     disk_lost: Option<(u64, bool)>,
     /// How far others of the shard have told that their journals have come, by their places there.
-    pub peer_journals: BTreeMap<u16, JournalEnd>,
+    pub peer_journals: BTreeMap<u16, PeerJournal>,
     /// Nobody reads at or above this before a higher one is logged, in nanoseconds. After a crash it is the write floor.
     read_ceiling: u64,
     /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
@@ -333,9 +333,8 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Logs how far others have told that their journals have come.
     pub fn log_peer_journals(&mut self) {
-        let journals: Vec<PeerJournal> = self.peer_journals.iter().map(|(index, end)| PeerJournal { index: *index, end: *end }).collect();
         if !broken(Mutant::PeerJournalsUnlogged) {
-            let record = Record::PeerJournals { journals };
+            let record = Record::PeerJournals { journals: self.peer_journals.values().copied().collect() };
             self.store.append_with(|bytes| record.encode(bytes));
         }
     }

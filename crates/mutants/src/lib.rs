@@ -119,6 +119,7 @@ mutants! {
     RevokedHeard: "configurations", "what was sent by who was taken out is still taken in";
     WordsOfOldKey: "configurations", "what a replica said under a key that was changed still counts, as long as nobody signed it";
     JournalOfOldKey: "configurations", "a replica is held to what was told of its journal under a key that it has no more";
+    JournalOfOldKeyRestored: "configurations", "a replica is held to what was told of its journal under a key that was changed while whoever was told was down";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
     ClientLimitFinal: "configurations", "a client takes refusals for its limits to mean that its transaction never happens";

@@ -16,6 +16,7 @@ use types::Party;
 use super::Replica;
 use super::rebuild::{BOUNDS_APART, Rebuild};
 use crate::message::JournalEnd;
+use crate::record::PeerJournal;
 
 /// How often what others told is written down, in milliseconds.
 const LOG_MS: u64 = 60_000;
@@ -57,7 +58,7 @@ impl<M: StorageBackend> Replica<M> {
     /// has lost what it is to say much later, so that whoever loses its disk after it has lied is not held to that.
     pub(crate) fn on_journal_end(&mut self, now: Time, clock: u64, from: Party, end: JournalEnd) -> Option<JournalEnd> {
         let peer = self.shard_peer(from)?;
-        let known = self.table.peer_journals.get(&peer.index).copied();
+        let known = self.table.peer_journals.get(&peer.index).map(|known| known.end);
         if let Some(known) = known.filter(|known| *known > end) {
             return Some(known);
         }
@@ -65,7 +66,8 @@ impl<M: StorageBackend> Replica<M> {
         if is_far && !broken(Mutant::FarJournalKept) {
             return None;
         }
-        self.table.peer_journals.insert(peer.index, end);
+        let public_key = *self.cluster.replica_key(peer)?;
+        self.table.peer_journals.insert(peer.index, PeerJournal { index: peer.index, public_key, end });
         self.older_copy.is_unlogged |= known != Some(end);
         if self.older_copy.is_unlogged && now >= self.older_copy.log_at {
             (self.older_copy.log_at, self.older_copy.is_unlogged) = (now.after_ms(LOG_MS), false);
@@ -112,30 +114,53 @@ mod tests {
     use crate::replica::ReplicaOptions;
     use crate::testing::one_shard;
 
-    /// Whoever had stolen the key of a replica told the others that its journal has come as far as none can. The operators change that key.
+    const BEGUN: Time = Time(1_000_000_000_000);
+    /// What whoever had stolen the key of replica 3 told: its journal has come as far as none can.
+    const KNOWN: JournalEnd = JournalEnd { lost_up_to: 0, batches: u64::MAX };
+
+    fn replica(index: u16) -> ReplicaId {
+        ReplicaId { shard: ShardId(0), index }
+    }
+
+    fn open(disk: &Memory, cluster: &Arc<Cluster>) -> Replica<Memory> {
+        let store = Store::open(disk.clone(), Options::default()).expect("it opens");
+        Replica::open(cluster.clone(), replica(0), ReplicaOptions::default(), store, BEGUN).expect("it opens")
+    }
+
+    /// `one`, on its disk, is told how far the journal of replica 3 has come; gives what it holds against that.
+    fn told(one: &mut Replica<Memory>, batches: u64) -> Option<JournalEnd> {
+        let now = BEGUN.after_ms(LOG_MS);
+        let known = one.on_journal_end(now, now.0, Party::Replica(replica(3)), JournalEnd { lost_up_to: 0, batches });
+        one.table.store.sync().expect("memory does not fail");
+        known
+    }
+
+    /// The cluster once the operators have given replica 3 another key.
+    fn with_another_key(cluster: &Cluster) -> Arc<Cluster> {
+        let keys = (0..6).map(|index| [if index == 3 { 33 } else { index }; 32]).collect();
+        Arc::new(Cluster::new(cluster.id(), 1, Placement::Hash, vec![keys], vec![]).expect("the parts fit"))
+    }
+
     #[test]
     fn what_was_told_under_an_earlier_key_is_not_held_against_the_next() {
-        let (cluster, disk, begun) = (one_shard(), Memory::new("journals"), Time(0).after_ms(1_000_000));
-        let replica = |index| ReplicaId { shard: ShardId(0), index };
-        let open = |cluster: &Arc<Cluster>| {
-            let store = Store::open(disk.clone(), Options::default()).expect("it opens");
-            Replica::open(cluster.clone(), replica(0), ReplicaOptions::default(), store, begun).expect("it opens")
-        };
-        let now = begun.after_ms(LOG_MS);
-        let tells = |one: &mut Replica<Memory>, batches| {
-            one.on_journal_end(now, now.0, Party::Replica(replica(3)), JournalEnd { lost_up_to: 0, batches })
-        };
-        let mut one = open(&cluster);
-        assert_eq!(tells(&mut one, u64::MAX), None);
-        one.table.store.sync().expect("memory does not fail");
-        let mut one = open(&cluster);
-        let known = JournalEnd { lost_up_to: 0, batches: u64::MAX };
-        assert_eq!(tells(&mut one, 5), Some(known), "it is kept");
-        let keys = (0..6).map(|index| [if index == 3 { 33 } else { index }; 32]).collect();
-        let next = Cluster::new(cluster.id(), 1, Placement::Hash, vec![keys], vec![]).expect("the parts fit");
-        one.reconfigure(Arc::new(next.clone()));
-        assert_eq!(tells(&mut one, 5), None);
-        one.table.store.sync().expect("memory does not fail");
-        assert_eq!(tells(&mut open(&Arc::new(next)), 5), None, "and that it is not held against it");
+        let (cluster, disk) = (one_shard(), Memory::new("journals"));
+        assert_eq!(told(&mut open(&disk, &cluster), u64::MAX), None);
+        let mut one = open(&disk, &cluster);
+        assert_eq!(told(&mut one, 5), Some(KNOWN), "it is kept");
+        let next = with_another_key(&cluster);
+        one.reconfigure(next.clone());
+        assert_eq!(told(&mut one, 5), None);
+        assert_eq!(told(&mut open(&disk, &next), 5), None, "and that it is not held against it");
+    }
+
+    #[test]
+    fn nor_is_it_where_the_key_was_changed_while_this_replica_was_down() {
+        let (cluster, disk) = (one_shard(), Memory::new("journals"));
+        assert_eq!(told(&mut open(&disk, &cluster), u64::MAX), None);
+        assert_eq!(told(&mut open(&disk, &cluster), 5), Some(KNOWN), "it is kept");
+        let next = with_another_key(&cluster);
+        assert_eq!(told(&mut open(&disk, &next), 5), None);
+        let mut one = open(&disk, &next);
+        assert_eq!(told(&mut one, 4), Some(JournalEnd { lost_up_to: 0, batches: 5 }), "what is told under the new key is kept");
     }
 }

@@ -23,7 +23,7 @@ use super::rebuild::{self, Rebuild};
 use super::stall_detector::StallTimers;
 use super::{Replica, ReplicaCounts, ReplicaOptions};
 use crate::quorum::Quorums;
-use crate::record::Record;
+use crate::record::{PeerJournal, Record};
 use crate::recovery::Ballots;
 use crate::transaction_state::{Quota, QuotaOwner, TransactionState};
 use crate::transaction_table::TransactionTable;
@@ -61,6 +61,9 @@ impl<M: StorageBackend> Replica<M> {
                 restore(&mut table, record, quota, now)?;
             }
         }
+        // A place may have another key by now. Whoever holds it is not held to what was told under the earlier one.
+        let has_key = |known: &PeerJournal| cluster.replica_key(ReplicaId { index: known.index, ..me }) == Some(&known.public_key);
+        table.peer_journals.retain(|_, known| has_key(known) || broken(Mutant::JournalOfOldKeyRestored));
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
         // The clock may not be right yet: what is old by it alone is forgotten later.
         let checkpointed = table.store.watermark().time;
@@ -170,7 +173,7 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
         Record::LowWatermark { below } => table.restore_low_watermark(below),
         Record::DiskLost { up_to, is_rebuilding } => table.restore_disk_lost(up_to, is_rebuilding),
         Record::PeerJournals { journals } => {
-            table.peer_journals = journals.into_iter().map(|journal| (journal.index, journal.end)).collect();
+            table.peer_journals = journals.into_iter().map(|journal| (journal.index, journal)).collect();
         }
         Record::OrphanReleased { id, end, versions } => {
             table.release_orphan(id, end, versions);
