@@ -18,6 +18,7 @@ const BEGAN_MS: u64 = 100_000;
 const WINDOW_MS: u64 = 4_000;
 /// Ten time bounds.
 const BOUND_MS: u64 = BEGAN_MS + 5_000;
+const TIME_BOUND_MS: u64 = 500;
 
 fn at(ms: u64) -> Timestamp {
     Timestamp::new(ms * 1_000_000, ClientId(1))
@@ -118,6 +119,12 @@ impl Lost {
         !self.replica.is_rebuilding()
     }
 
+    /// Time passes until it may have seen every version that there was when it was rebuilt.
+    fn pass_time_bound(&mut self) {
+        self.now_ms += TIME_BOUND_MS + 1;
+        self.step(None);
+    }
+
     fn answer(&self, of: Party, message: Message) -> Option<Message> {
         let Party::Replica(ReplicaId { shard: SHARD, index }) = of else { return None };
         let other = self.others.get(&index).filter(|other| !other.is_silent)?;
@@ -179,6 +186,10 @@ fn a_replica_that_lost_its_disk_is_silent_until_it_is_rebuilt() {
         assert_eq!(lost.hear(from, message), (vec![], vec![]));
     }
     assert!(lost.run(60_000));
+    lost.pass_time_bound();
+    let now = at(lost.now_ms);
+    let read = || Message::Read { request: 1, timestamp: now, keys: vec![Key::from("a")] };
+    let scan = || Message::Scan { request: 2, timestamp: now, range: all.clone(), direction: Direction::Ascending, limit: 9 };
     let (said, _) = lost.hear(AUTHOR, read());
     assert!(matches!(said.as_slice(), [Message::ReadReply { .. }]), "{said:?}");
     let (said, _) = lost.hear(AUTHOR, scan());
@@ -211,6 +222,7 @@ fn what_any_of_the_others_holds_prepared_is_in_the_way() {
     let held = transaction(&lost.members, BEGAN_MS - 1_000, &[], "a");
     lost.other(4).undecided = vec![held];
     assert!(lost.run(60_000));
+    lost.pass_time_bound();
     // It may have voted for the one, so it does not vote for the other.
     let missed = transaction(&lost.members, lost.now_ms, &["a"], "b");
     assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: missed.clone() }).1, [Vote::Abort]);
@@ -218,6 +230,35 @@ fn what_any_of_the_others_holds_prepared_is_in_the_way() {
     lost.crash(lost.now_ms + 10);
     let missed = transaction(&lost.members, lost.now_ms, &["a"], "c");
     assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: missed }).1, [Vote::Abort]);
+}
+
+/// Others may have released what it voted for, as they know a newer version; that may be newer than what it was shown, as their clocks may be ahead of its own.
+#[test]
+fn it_judges_nothing_below_a_version_that_others_may_have() {
+    let mut lost = Lost::new();
+    (1..6).for_each(|index| lost.other(index).versions = vec![("a", 50_000)]);
+    assert!(lost.run(60_000));
+    let (cluster, newest_ms) = (lost.members.cluster.id(), lost.now_ms + TIME_BOUND_MS);
+    let reader = |ms: u64| {
+        let read = Read { key: Key::from("a"), version: at(50_000), dependency: None };
+        let write = Write { key: Key::from("b"), value: Some(Value::from("1")) };
+        Message::Prepare { transaction: Transaction::new(cluster, at(ms), vec![read], vec![write]).expect("small enough") }
+    };
+    let read = |ms: u64| Message::Read { request: ms, timestamp: at(ms), keys: vec![Key::from("a")] };
+    for ms in [lost.now_ms - 1_000, lost.now_ms, newest_ms] {
+        lost.now_ms = lost.now_ms.max(ms);
+        let (said, votes) = lost.hear(AUTHOR, reader(ms));
+        assert!(votes.is_empty() && matches!(said[..], [Message::Refused { refusal: Refusal::TooOld, .. }]), "{said:?}, {votes:?}");
+        let (said, _) = lost.hear(AUTHOR, read(ms));
+        assert!(matches!(said[..], [Message::Refused { refusal: Refusal::NotKept { .. }, .. }]), "{said:?}");
+    }
+    // Nor after a crash; but from then on it reads and votes.
+    lost.crash(lost.now_ms);
+    assert_eq!(lost.hear(AUTHOR, reader(newest_ms)).1, []);
+    lost.now_ms += 1;
+    let (said, _) = lost.hear(AUTHOR, read(newest_ms + 1));
+    assert!(matches!(said[..], [Message::ReadReply { .. }]), "{said:?}");
+    assert_eq!(lost.hear(AUTHOR, reader(newest_ms + 1)).1, [Vote::Commit]);
 }
 
 #[test]
@@ -339,6 +380,7 @@ fn what_it_knows_to_have_committed_is_not_lost_with_the_row_though_nobody_else_k
     // Of transactions of two shards, some tell the others that they have committed.
     let mut lost = Lost::of(members(2));
     assert!(lost.run(60_000));
+    lost.pass_time_bound();
     let commit = |lost: &mut Lost, keys: &[&str]| {
         let writes = keys.iter().map(|key| Write { key: Key::from(*key), value: Some(Value::from("1")) }).collect();
         let transaction = Transaction::new(lost.members.cluster.id(), at(lost.now_ms), vec![], writes).expect("small enough");
@@ -398,6 +440,7 @@ fn a_replica_that_gave_up_rows_is_silent_until_it_has_made_up_for_them() {
     lost.crash(lost.now_ms + 10);
     assert!(lost.replica.is_rebuilding() && lost.run(60_000) && lost.now_ms >= began_ms + WINDOW_MS);
     assert_eq!(held(&mut lost), all);
+    lost.pass_time_bound();
     let late = transaction(&lost.members, lost.now_ms, &["d"], "f");
     assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: late }).1, [Vote::Abort]);
     lost.crash(lost.now_ms + 10);

@@ -241,6 +241,7 @@ mutants! {
     ReleasedUnshown: "rebuilding", "a replica that lost its disk is not told what others have released of late, and waits for no end of it";
     EndsUnawaited: "rebuilding", "a replica that lost its disk takes part again though what it holds is undecided";
     HeldReleased: "rebuilding", "a replica that lost its disk gives up what it holds, which may be undecided elsewhere";
+    RebuiltJudgesAtOnce: "rebuilding", "a replica that was rebuilt judges what lies below versions that others may have and it lacks";
     PageUnsettled: "rebuilding", "a replica that lost its disk goes on though more than f others show something newer";
     TombstoneUnlogged: "orphan resolution", "a replica that only remembers an outcome does not say that it logged it";
     TombstoneStays: "orphan resolution", "a replica that only remembers an outcome does not follow the others to later views";

@@ -654,7 +654,8 @@ impl<M: StorageBackend> Replica<M> {
         let needed = if broken(Mutant::PageTakenFromOne) { 1 } else { self.quorums.weak() };
         let whole_up_to = if self.is_rebuilding() { 0 } else { self.catch_up.whole_up_to };
         if query.from == Key::default() {
-            self.catch_up.pass.began_up_to = query.up_to.time;
+            // Where nothing is judged up to now, commits of the last window still come in.
+            self.catch_up.pass.began_up_to = query.up_to.time.min(now.0.saturating_sub(self.options.window_ms * 1_000_000));
         }
         // Some may be wrong and some may lie. Where `f + 1` hold just what this replica holds, what others show proves nothing.
         let same = answers.values().filter(|answer| answer.versions.is_empty() && answer.next.is_none()).count();

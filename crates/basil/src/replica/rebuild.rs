@@ -15,7 +15,7 @@
 //!                        ◀─────── UndecidedReply(transactions)   what any of 4f holds
 //! ```
 //!
-//! Then, once what it holds up to the bound has ended, it reads and votes again, above the bound. `docs/protocols/basil.md` argues why this is safe, and why nothing
+//! Then, once what it holds up to the bound has ended, it reads and votes again, above every version that anybody may have by then. `docs/protocols/basil.md` argues why this is safe, and why nothing
 //! stays undecided when another replica loses its disk later on. After a crash it goes on with the same bound, and asks again.
 //!
 //! One that could not read some rows, and gave them up, does the same with what it still has (`note_lost_rows`).
@@ -375,8 +375,11 @@ impl<M: StorageBackend> Replica<M> {
     /// This replica speaks again.
     fn end_rebuilding(&mut self, now: Time) -> Result<(), StoreError> {
         let Some((up_to, true)) = self.table.disk_lost() else { return Ok(()) };
-        // What was taken over lies below; nothing there is judged, whatever clocks say.
-        self.table.raise_low_watermark(self.watermark(now));
+        // Others may have released what this replica voted for and now lacks, for a version that is newer than what the pages showed. Correct clocks had reached that
+        // version, so it lies below this. Nothing here is judged between the two, whatever clocks say.
+        let above_all = now.after_ms(self.options.time_bound_ms).0.saturating_add(1);
+        let judged_from = if broken(Mutant::RebuiltJudgesAtOnce) { 0 } else { above_all };
+        self.table.raise_low_watermark(self.watermark(now).max(judged_from));
         self.table.set_disk_lost(up_to, false);
         self.rebuild = Rebuild::default();
         self.counts.rebuilt += 1;
