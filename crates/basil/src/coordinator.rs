@@ -28,6 +28,7 @@ use types::{Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use self::connections::Connections;
 use self::reads::{ReadOperation, ReadRequest};
+use self::reconfiguration::CheckedBy;
 use self::scans::{ScanOperation, ScanRequest};
 use self::slow_replicas::SlowReplicas;
 use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, WAIT_US_MIN, wait_us};
@@ -101,8 +102,7 @@ pub struct Coordinator {
     suspects: Vec<Voters>,
     /// A client's, which begins transactions.
     clocks: Option<ReplicaClocks>,
-    /// The places that the operators have given another key last, and when.
-    rotated: Option<(Time, Vec<ReplicaId>)>,
+    checked_by: CheckedBy,
     counts: CoordinatorCounts,
 }
 
@@ -118,6 +118,7 @@ impl Coordinator {
             round_trips: RoundTrips::new(quorums, shards),
             slow_replicas: SlowReplicas::new(shards, quorums.replicas()),
             connections: Connections::new(shards, quorums.replicas()),
+            checked_by: CheckedBy::new(&cluster),
             quorums,
             cluster,
             options,
@@ -137,7 +138,6 @@ impl Coordinator {
             lost_reads: LostReads::default(),
             suspects: vec![Voters::default(); shards],
             clocks: None,
-            rotated: None,
             counts: CoordinatorCounts::default(),
         }
     }
@@ -522,8 +522,6 @@ impl Coordinator {
         }
         self.counts.retries += 1;
         attempt.retries += 1;
-        self.recount_once_more(now, id);
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let (logging, retries) = (attempt.logging, attempt.retries);
         // So many answers would make a certificate if they were equal: the others may never come.
         let is_split = attempt.elections > 0 || attempt.logged.count() >= self.quorums.logged();
@@ -726,9 +724,9 @@ impl Machine for Coordinator {
                 self.on_commit_command(now, Some(operation), transaction, dependencies, outbox);
             }
             Input::Command(Command::Finish { transaction }) => self.on_finish_command(now, transaction, outbox),
-            Input::Command(Command::Reconfigure { cluster }) => self.on_reconfigure_command(now, cluster, outbox),
+            Input::Command(Command::Reconfigure { cluster }) => self.on_reconfigure_command(cluster, outbox),
             Input::Command(Command::Connected { replicas }) => self.on_connected_command(now, &replicas, outbox),
-            Input::Message { from: Party::Replica(from), message } => {
+            Input::Message { from: Party::Replica(from), message } if self.is_checked_alike(&message, outbox) => {
                 match message.into_inner() {
                     Message::ReadReply { request, clock, results, prepared, is_promised } => {
                         self.note_clock(now, from, request, clock);
@@ -776,7 +774,7 @@ impl Machine for Coordinator {
                     | Message::CommitNotice { .. } => {}
                 }
             }
-            Input::Message { from: Party::Client(..), .. } => {}
+            Input::Message { .. } => {}
             Input::Tick => {
                 while let Some(timer) = self.timers.expire(now) {
                     match timer {

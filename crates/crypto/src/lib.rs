@@ -90,5 +90,5 @@ pub use fork::{Fork, ForkError};
 pub use hash::digest;
 pub use key::{BadMember, KeyError, SecretKey, Signatures, check_members, check_public_key};
 pub use takeover::{PeerVersions, Takeover};
-pub use verified::{Claim, Rejection, SignatureClaims, Verified};
+pub use verified::{Claim, Rejection, ReplicaKeys, SignatureClaims, Verified};
 pub use verifier::{EARLIER_KEYS_MAX, Verifier, VerifierCounts};

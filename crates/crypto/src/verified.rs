@@ -2,26 +2,52 @@
 
 use std::ops::Deref;
 
+use sha2::{Digest as _, Sha256};
 use types::{Cluster, Digest, ReplicaId};
 
 use crate::BatchSignature;
 
+/// Which keys the replicas of a cluster have: the first bytes of a hash of all of them. Operators draw keys; nobody gains from two sets alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaKeys(u64);
+
+impl ReplicaKeys {
+    /// Those in `cluster`.
+    #[must_use]
+    pub fn of(cluster: &Cluster) -> Self {
+        let mut hasher = Sha256::new();
+        cluster.replicas().filter_map(|replica| cluster.replica_key(replica)).for_each(|key| hasher.update(key));
+        let hash: [u8; 32] = hasher.finalize().into();
+        Self(hash.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+    }
+}
+
 /// A message whose every claim was checked. Only [`Verifier`](crate::Verifier) makes one.
 ///
-/// It keeps the message as it came, signatures and all, so that a vote can travel on as evidence.
+/// It keeps the message as it came, signatures and all, so that a vote can travel on as evidence. It says by which keys it was checked: when these are
+/// changed, what is on its way to who asked for it may have been checked by the earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified<T>(T);
+pub struct Verified<T> {
+    message: T,
+    checked_by: ReplicaKeys,
+}
 
 impl<T> Verified<T> {
     /// Call this only where all claims of `message` were found good.
-    pub(crate) fn vouch(message: T) -> Self {
-        Self(message)
+    pub(crate) fn vouch(message: T, checked_by: ReplicaKeys) -> Self {
+        Self { message, checked_by }
+    }
+
+    /// By which keys it was checked.
+    #[must_use]
+    pub fn checked_by(&self) -> ReplicaKeys {
+        self.checked_by
     }
 
     /// The message itself.
     #[must_use]
     pub fn into_inner(self) -> T {
-        self.0
+        self.message
     }
 }
 
@@ -29,7 +55,7 @@ impl<T> Deref for Verified<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.message
     }
 }
 

@@ -16,7 +16,7 @@ use crate::batch_signature::{ROOT_STATEMENT_BYTES, root_statement};
 use crate::key::check_replicas;
 use crate::proven_tree::{self, ProvenTree};
 use crate::root_cache::RootCache;
-use crate::{BadMember, BatchSignature, Claim, Rejection, SignatureClaims, Signatures, SignedRoot, Verified};
+use crate::{BadMember, BatchSignature, Claim, Rejection, ReplicaKeys, SignatureClaims, Signatures, SignedRoot, Verified};
 
 /// The most roots in one batch check. More gain little, and after a failed check all roots of its batch are checked again alone.
 const BATCH_ROOTS_MAX: usize = 64;
@@ -46,6 +46,7 @@ pub struct Verifier {
 struct Current {
     cluster: Arc<Cluster>,
     signatures: Signatures,
+    replica_keys: ReplicaKeys,
     /// Every replica's key, by shard and index: see [`Current::slot`].
     keys: Vec<VerificationKey>,
     /// The same keys in the same order.
@@ -148,7 +149,7 @@ impl Verifier {
         current.check_queued(&mut queue);
         self.check_earlier(&current, &mut queue);
         queue.judge(&needs)?;
-        Ok(Verified::vouch(message))
+        Ok(Verified::vouch(message, current.replica_keys))
     }
 
     /// Checks the messages of one frame, the signatures of all together. Each gets the verdict that [`Verifier::verify`] would give.
@@ -177,7 +178,8 @@ impl Verifier {
         self.check_earlier(&current, &mut queue);
         // The verdicts come first: else one message too many would be taken to find that there are no more.
         let judged = surveys.into_iter().zip(messages).map(|(enqueue, message)| (message, enqueue));
-        judged.map(|(message, enqueue)| enqueue.and_then(|needs| queue.judge(&needs)).map(|()| Verified::vouch(message))).collect()
+        let vouch = |message| Verified::vouch(message, current.replica_keys);
+        judged.map(|(message, enqueue)| enqueue.and_then(|needs| queue.judge(&needs)).map(|()| vouch(message))).collect()
     }
 
     /// Caches a root that this process has just signed as `signer` with the secret half of `key`, because it comes back in certificates.
@@ -225,7 +227,8 @@ impl Current {
         }
         let batches = BatchChecker::new(keys.iter().map(|key| (*key).into())).expect("keys that passed their check are points");
         let cache = RootCache::new(keys.len(), cache_capacity);
-        Ok(Self { cluster, signatures, keys, batches, cache, counters })
+        let replica_keys = ReplicaKeys::of(&cluster);
+        Ok(Self { cluster, signatures, replica_keys, keys, batches, cache, counters })
     }
 
     /// Checks everything of `message` except signatures. Roots that are not cached go into the queue; returns their indices.

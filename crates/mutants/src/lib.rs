@@ -115,6 +115,7 @@ mutants! {
     ConfigurationUnkept: "configurations", "a configuration is gone by that could not be written down";
     EarlierKeyUnchecked: "configurations", "whatever is signed badly in the name of a place whose key was changed is forgiven";
     EarlierVotesKept: "configurations", "votes that an earlier key signed go on to count for who collects them";
+    EarlierVoteHeard: "configurations", "a vote that was checked before a change of keys counts although it is heard after it";
     ClientHandsOn: "configurations", "clients hand on every configuration that they hear of";
     RevokedHeard: "configurations", "what was sent by who was taken out is still taken in";
     WordsOfOldKey: "configurations", "what a replica said under a key that was changed still counts, as long as nobody signed it";

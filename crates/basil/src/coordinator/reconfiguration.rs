@@ -3,48 +3,94 @@
 //! A vote, or a logged decision, that the earlier key signed counts for nobody who goes by the new one: a certificate with it would be refused. So it is
 //! forgotten, and asked for again. The same replica under a new key says the same again; a replica that takes another's place says nothing, or what it
 //! holds. Either way the place says one thing, or counts among the `f`.
+//!
+//! The shell checks what arrives by the new keys a little before or after this machine hears of them. So each message says by which keys it was checked, and what
+//! is counted of a transaction was all checked by the same ones.
 
 use std::sync::Arc;
 
-use machine::Time;
+use crypto::{ReplicaKeys, SignatureClaims as _, Verified};
 use mutants::{Mutant, broken};
 use types::{Cluster, ReplicaId, TransactionId};
 
 use super::{CommitAttempt, Coordinator, FastPathWait, Out};
+use crate::message::Message;
 use crate::quorum::Quorums;
 
-/// For so long after a change, what is asked again is counted anew, in nanoseconds: what the shell had checked by the earlier key may come a little later than
-/// the news of the change.
-const RECOUNT_NS: u64 = 2_000_000_000;
+/// So many sets of keys that were gone by before are remembered: what was checked by one of them is soon here.
+const EARLIER_KEYS_MAX: usize = 16;
+
+/// The keys by which what is counted was checked.
+#[derive(Debug)]
+pub(super) struct CheckedBy {
+    keys: ReplicaKeys,
+    /// The ones before, the last of them last.
+    earlier: Vec<ReplicaKeys>,
+}
+
+impl CheckedBy {
+    pub(super) fn new(cluster: &Cluster) -> Self {
+        Self { keys: ReplicaKeys::of(cluster), earlier: Vec::new() }
+    }
+
+    fn change(&mut self, keys: ReplicaKeys) {
+        self.earlier.retain(|known| *known != keys);
+        self.earlier.push(std::mem::replace(&mut self.keys, keys));
+        if self.earlier.len() > EARLIER_KEYS_MAX {
+            self.earlier.remove(0);
+        }
+    }
+}
 
 impl Coordinator {
     /// From now on goes by `cluster`.
-    pub(super) fn on_reconfigure_command(&mut self, now: Time, cluster: Arc<Cluster>, out: &mut Out) {
-        let has_changed = |replica: &ReplicaId| self.cluster.replica_key(*replica) != cluster.replica_key(*replica);
+    pub(super) fn on_reconfigure_command(&mut self, cluster: Arc<Cluster>, out: &mut Out) {
+        // What was counted since by keys of which there was no news yet may be of any of them.
+        let is_ahead = self.checked_by.keys != ReplicaKeys::of(&self.cluster);
+        let has_changed = |replica: &ReplicaId| is_ahead || self.cluster.replica_key(*replica) != cluster.replica_key(*replica);
         let rotated: Vec<ReplicaId> = cluster.replicas().filter(has_changed).collect();
+        let keys = ReplicaKeys::of(&cluster);
         self.cluster = cluster;
-        if rotated.is_empty() || broken(Mutant::EarlierVotesKept) {
+        if keys != self.checked_by.keys {
+            self.go_by_keys(keys, &rotated, out);
+        }
+    }
+
+    /// Whether `message` was checked by the keys by which all that is counted was, or bears no signature.
+    pub(super) fn is_checked_alike(&mut self, message: &Verified<Message>, out: &mut Out) -> bool {
+        let keys = message.checked_by();
+        if keys == self.checked_by.keys || broken(Mutant::EarlierVoteHeard) {
+            return true;
+        }
+        let mut claims = Vec::new();
+        if message.claims(&self.cluster, &mut claims).is_ok() && claims.is_empty() {
+            return true;
+        }
+        if self.checked_by.earlier.contains(&keys) {
+            return false; // Whoever said it was asked again when the keys changed.
+        }
+        // The news of a change is still on its way here, and which keys it changes with it.
+        let all: Vec<ReplicaId> = self.cluster.replicas().collect();
+        self.go_by_keys(keys, &all, out);
+        true
+    }
+
+    /// From now on counts what is checked by `keys`, and no more what those of `rotated` said before. Asks again whoever is not heard.
+    fn go_by_keys(&mut self, keys: ReplicaKeys, rotated: &[ReplicaId], out: &mut Out) {
+        if broken(Mutant::EarlierVotesKept) {
+            self.checked_by.keys = keys;
             return;
         }
+        self.checked_by.change(keys);
         #[expect(clippy::disallowed_methods, reason = "they are sorted before anything depends on their order")]
         let mut ids: Vec<TransactionId> = self.attempts.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
             let Some(attempt) = self.attempts.get_mut(&id) else { continue };
-            if attempt.recount(&rotated, self.quorums) {
+            let has_changed = attempt.recount(rotated, self.quorums);
+            if has_changed || attempt.logging.is_none() {
                 self.ask_votes(id, out);
             }
-        }
-        self.rotated = Some((now, rotated));
-    }
-
-    /// A request goes out again: what came by an earlier key after the news of its change is forgotten, too.
-    pub(super) fn recount_once_more(&mut self, now: Time, id: TransactionId) {
-        let Some((at, rotated)) = &self.rotated else { return };
-        if now.since(*at) > RECOUNT_NS {
-            self.rotated = None;
-        } else if let Some(attempt) = self.attempts.get_mut(&id) {
-            attempt.recount(rotated, self.quorums);
         }
     }
 }
