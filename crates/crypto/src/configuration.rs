@@ -18,11 +18,11 @@
 //!   in common, and no correct operator signs two.
 //! - **The shape stays.** Shards, places, faults, and which shard holds a key are those of the first.
 //! - **At most `f` places** of a shard get another key at a time.
-//! - **A key that has gone never comes back**, and no key has two owners. So whose a signature is does not depend on when it is looked at.
+//! - **A key that has gone never comes back**, no key has two owners, and none ever gets another owner. So whose a signature is does not depend on when it is looked at.
 //!
 //! Why statements that name no configuration stay safe when it changes is argued in `docs/protocols/basil.md`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ed25519_zebra::{Signature, VerificationKey};
@@ -163,6 +163,9 @@ pub enum ChainError {
     /// A key was a member's before, and is none's now.
     #[error("the key {0} was in an earlier version, and a key that has gone never comes back; draw another")]
     KeyReturns(String),
+    /// A key was another member's in the version before.
+    #[error("the key {0} is another member's in the version before, and a key never gets another owner; draw another")]
+    KeyMoves(String),
     /// Two have the same key.
     #[error("the key {0} has two owners")]
     SharedKey(String),
@@ -231,9 +234,16 @@ impl Configuration {
 
     /// Every key in it.
     pub fn keys(&self) -> impl Iterator<Item = [u8; 32]> + '_ {
-        let replicas = self.replicas.iter().flatten().map(|holder| holder.public_key);
-        let clients = self.clients.iter().map(|(_, permission)| permission.public_key);
-        replicas.chain(clients).chain(self.operators.keys.iter().copied())
+        self.owners().map(|(key, _)| key)
+    }
+
+    /// The same, each with its owner.
+    fn owners(&self) -> impl Iterator<Item = ([u8; 32], Owner)> + '_ {
+        let replicas = self.replicas.iter().enumerate().flat_map(|(shard, holders)| {
+            holders.iter().enumerate().map(move |(index, holder)| (holder.public_key, Owner::Place(shard, index)))
+        });
+        let clients = self.clients.iter().map(|(client, permission)| (permission.public_key, Owner::Client(*client)));
+        replicas.chain(clients).chain(self.operators.keys.iter().map(|key| (*key, Owner::Operator)))
     }
 
     /// Signs it with the key of one of `operators`, those of the version before; `None` when it is none of theirs.
@@ -242,6 +252,16 @@ impl Configuration {
         let operator = operators.keys.iter().position(|key| *key == secret.public())?;
         Some((u16::try_from(operator).ok()?, secret.sign(&statement(cluster, &self.digest(cluster)))))
     }
+}
+
+/// Whose a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// That of a place: of a shard, by index.
+    Place(usize, usize),
+    Client(ClientId),
+    /// They have no names but their keys.
+    Operator,
 }
 
 /// What an operator signs.
@@ -376,17 +396,19 @@ impl Chain {
         next.cluster(&self.shape)
     }
 
-    /// Each key is good, has one owner, and never went before.
+    /// Each key is good, has one owner, and never went before or was another's.
     fn check_keys(&self, before: &Configuration, next: &Configuration) -> Result<(), ChainError> {
-        let stays: BTreeSet<[u8; 32]> = before.keys().collect();
+        let known: BTreeMap<[u8; 32], Owner> = before.owners().collect();
         let mut seen = BTreeSet::new();
-        for key in next.keys() {
+        for (key, owner) in next.owners() {
             let name = || hex::encode(key);
             if !seen.insert(key) {
                 return Err(ChainError::SharedKey(name()));
             }
-            if stays.contains(&key) {
-                continue;
+            match known.get(&key) {
+                Some(known) if *known == owner || broken(Mutant::KeyMoves) => continue,
+                Some(_) => return Err(ChainError::KeyMoves(name())),
+                None => {}
             }
             check_public_key(&key).map_err(|reason| ChainError::BadKey { key: name(), reason })?;
             if self.used.contains(&key) && !broken(Mutant::GoneKeyReturns) {
@@ -800,6 +822,23 @@ mod tests {
         // Keys cost time: nobody is owed it without signatures.
         let unsigned = SignedConfiguration { signatures: Vec::new(), ..weak };
         assert_eq!(chain.check(&unsigned), Err(ChainError::TooFew { signed: 0, needed: 2 }));
+    }
+
+    #[test]
+    fn a_key_never_gets_another_owner() {
+        let chain = chain();
+        let changes: [fn(&mut Configuration); 4] = [
+            |next| (next.replicas[0][1], next.clients[0].1.public_key) = (holder(11), secret(1).public()),
+            |next| (next.replicas[0][1], next.clients[0].1.public_key) = (holder(50), secret(51).public()),
+            |next| next.clients[0].0 = ClientId(2),
+            |next| (next.operators, next.clients[0].1.public_key) = (operators(2, &[101, 102]), secret(100).public()),
+        ];
+        for change in changes {
+            assert!(matches!(chain.check(&next(&chain, &[100, 101], change)), Err(ChainError::KeyMoves(_))));
+        }
+        // Operators have no other names, and so no places.
+        let fewer = next(&chain, &[100, 101], |next| next.operators = operators(2, &[102, 103, 101]));
+        assert!(chain.check(&fewer).is_ok());
     }
 
     #[test]

@@ -189,6 +189,12 @@ impl CatchUp {
         }
     }
 
+    /// The same in a process that has asked for that page before: an answer to one of those, which may still come, is not taken for one to a new page.
+    pub(super) fn after_page(mut self, number: u64) -> Self {
+        self.pass.number = number;
+        self
+    }
+
     /// When to look next.
     pub(super) fn deadline(&self, options: &ReplicaOptions) -> Option<Time> {
         (options.catch_up_ms > 0).then(|| self.commits_at.min(self.pass.at))
@@ -916,6 +922,33 @@ mod tests {
         replica.catch_up.pass.page = Some(OpenPage { query, keys: 1, answers, bytes: 0 });
         replica.finish_page(now).expect("memory does not fail");
         (replica, now)
+    }
+
+    #[test]
+    fn an_answer_from_before_the_clock_was_set_is_not_taken_for_one_to_a_new_page() {
+        let ((mut replica, now), mut out) = (finished_with(&[], &[], false), machine::Outbox::default());
+        replica.ask_for_page(now, &mut out).expect("memory does not fail");
+        let asked = replica.catch_up.last_page();
+        replica.set_clock(now, 0);
+        replica.ask_for_page(now, &mut out).expect("memory does not fail");
+        let mut answered = |page| {
+            let other = Party::Replica(ReplicaId { shard: ShardId(0), index: 1 });
+            replica.on_versions_reply(now, other, page, Vec::new(), None).expect("memory does not fail");
+            replica.catch_up.pass.page.as_ref().is_some_and(|page| page.answers.len() == 1)
+        };
+        assert!(!answered(asked) && answered(asked + 1));
+    }
+
+    #[test]
+    fn of_the_last_window_nothing_is_lost_though_nothing_there_is_judged_any_more() {
+        let ((mut replica, now), mut out) = (finished_with(&[], &[], true), machine::Outbox::default());
+        replica.table.raise_low_watermark(now.0);
+        replica.ask_for_page(now, &mut out).expect("memory does not fail");
+        for index in 0..5 {
+            let other = Party::Replica(ReplicaId { shard: ShardId(0), index });
+            replica.on_versions_reply(now, other, replica.catch_up.last_page(), Vec::new(), None).expect("memory does not fail");
+        }
+        assert_eq!(replica.catch_up.whole_up_to, now.0 - 2 * replica.options.window_ms * 1_000_000);
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl<M: StorageBackend> Replica<M> {
             }
         }
         self.stall_timers = StallTimers::new(undecided, now);
-        self.catch_up = CatchUp::new(self.me, &self.options, now);
+        self.catch_up = CatchUp::new(self.me, &self.options, now).after_page(self.catch_up.last_page());
         self.rebuild = Rebuild::default();
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
     }
