@@ -420,7 +420,6 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.entries.get_mut(&id).map(Box::as_mut)
     }
 
-    /// All entries.
     pub fn states_mut(&mut self) -> impl Iterator<Item = &mut TransactionState> {
         self.entries.values_mut().map(Box::as_mut)
     }

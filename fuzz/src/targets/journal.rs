@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use store::{Checkpoint, Options, Row, SegmentNumber, StorageBackend, Store, StoreError};
+use store::{BaseRows, Checkpoint, Options, Row, SegmentNumber, StorageBackend, Store, StoreError};
 use types::{Direction, Key, Timestamp};
 
 use crate::Target;
@@ -90,13 +90,8 @@ impl StorageBackend for Shelf {
         Ok(None)
     }
 
-    fn scan(
-        &self,
-        _between: (&Key, Option<&Key>),
-        _direction: Direction,
-        _look: &mut dyn FnMut(Row<'_>) -> bool,
-    ) -> Result<(), StoreError> {
-        Ok(())
+    fn rows(&self, _direction: Direction) -> Box<dyn BaseRows> {
+        Box::new(NoRows)
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -109,6 +104,27 @@ impl StorageBackend for Shelf {
 
     fn checkpoint_done(&mut self) -> Result<bool, StoreError> {
         Ok(true)
+    }
+}
+
+/// A base table that has none.
+struct NoRows;
+
+impl BaseRows for NoRows {
+    fn seek(&mut self, _begin: Option<&Key>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn row(&self) -> Option<Row<'_>> {
+        None
+    }
+
+    fn advance(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn read_bytes(&self) -> usize {
+        0
     }
 }
 
