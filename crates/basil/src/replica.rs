@@ -759,16 +759,6 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    /// What these replicas said of commits counts no more.
-    fn forget_commit_notices_of(&mut self, replicas: &[ReplicaId]) {
-        for state in self.table.states_mut().filter(|state| state.commit_notices.count() > 0) {
-            let relays = Relays::of(&self.cluster, &state.transaction);
-            for replica in replicas.iter().filter(|replica| relays.is_some_and(|relays| relays.contains(**replica))) {
-                state.commit_notices.remove(replica.index);
-            }
-        }
-    }
-
     /// `transaction`, which is in the table, has ended: logs that, concludes it in the table, lets those vote who waited for it, and
     /// answers whoever waited for this replica.
     fn conclude(

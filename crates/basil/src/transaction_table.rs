@@ -420,10 +420,6 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.entries.get_mut(&id).map(Box::as_mut)
     }
 
-    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut TransactionState> {
-        self.entries.values_mut().map(Box::as_mut)
-    }
-
     /// The entry of `transaction`, made now if there is none.
     pub fn enter(&mut self, transaction: &Transaction, now: Time, quota: Quota) -> &mut TransactionState {
         self.enter_as(transaction, Transaction::detached, now, quota)

@@ -78,7 +78,7 @@ impl<M: StorageBackend> Replica<M> {
             self.rebuild.begin_again();
         }
         self.status_queries.forget_words_of(changed);
-        self.forget_commit_notices_of(changed);
+        self.table.forget_commit_notices_of(&self.cluster, changed);
     }
 
     /// Refuses what `client` begins as long as it has this key. Only what a client's own channel brought is a reason, so that nobody is refused for what

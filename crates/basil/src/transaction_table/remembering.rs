@@ -1,11 +1,12 @@
-//! What a replica still knows of transactions that it has forgotten otherwise: their tombstones.
+//! What a replica still knows of transactions that it has forgotten otherwise: their tombstones. And what it has to forget of those that it knows.
 
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::TransactionId;
 use types::codec::Encode as _;
+use types::{Cluster, ReplicaId, TransactionId};
 
 use super::TransactionTable;
+use crate::commit_relay::Relays;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::tombstones::{RememberedOutcome, Tombstone};
 use crate::transaction::Transaction;
@@ -66,5 +67,16 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// An earlier incarnation has logged its tombstones.
     pub fn has_logged_tombstones(&self) -> bool {
         self.has_logged_tombstones
+    }
+
+    /// What these replicas said of commits counts no more.
+    pub fn forget_commit_notices_of(&mut self, cluster: &Cluster, replicas: &[ReplicaId]) {
+        #[expect(clippy::disallowed_methods, reason = "what is done to one is nothing to another")]
+        for state in self.entries.values_mut().filter(|state| state.commit_notices.count() > 0) {
+            let relays = Relays::of(cluster, &state.transaction);
+            for replica in replicas.iter().filter(|replica| relays.is_some_and(|relays| relays.contains(**replica))) {
+                state.commit_notices.remove(replica.index);
+            }
+        }
     }
 }
