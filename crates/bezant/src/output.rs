@@ -19,7 +19,7 @@ pub fn line(text: Arguments<'_>) {
     }
 }
 
-/// `println!`, by way of [`line()`].
+/// `println!`, by way of `line`.
 #[macro_export]
 macro_rules! out {
     ($($argument:tt)*) => {
