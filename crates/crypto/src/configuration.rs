@@ -406,7 +406,7 @@ impl Chain {
                 return Err(ChainError::SharedKey(name()));
             }
             match known.get(&key) {
-                Some(known) if *known == owner || broken(Mutant::KeyMoves) => continue,
+                Some(known) if *known == owner || broken(Mutant::MovedKeyTaken) => continue,
                 Some(_) => return Err(ChainError::KeyMoves(name())),
                 None => {}
             }

@@ -109,7 +109,7 @@ mutants! {
     ForkUnsigned: "configurations", "operators are said to have signed two configurations of one version, whoever signed the second";
     PlacesChangeTogether: "configurations", "more than f places of a shard get another key at once";
     GoneKeyReturns: "configurations", "a key that an earlier configuration took out comes back";
-    KeyMoves: "configurations", "a key gets another owner from one configuration to the next";
+    MovedKeyTaken: "configurations", "a key gets another owner from one configuration to the next";
     GoneKeyBelieved: "configurations", "what a key signed that a configuration took out goes on to count";
     ConfigurationUnbounded: "configurations", "a configuration may be as long as those who sign it like";
     ConfigurationsPileUp: "configurations", "configurations are handed to clients however many of them wait to be written";
