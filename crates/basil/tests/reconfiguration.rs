@@ -172,6 +172,22 @@ fn votes_that_were_checked_by_different_keys_make_no_certificate_before_the_news
 }
 
 #[test]
+fn what_was_checked_by_keys_that_the_news_passed_over_does_not_silence_the_newest() {
+    let mut collecting = Collecting::begin();
+    let between = Verifier::new(changed(&collecting.members, &[1]), Signatures::Ed25519, 16).expect("the keys are good");
+    collecting.changed = changed(&collecting.members, &[1, 2]);
+    drop(collecting.reconfigure());
+    let vote = collecting.vote(3, false);
+    let message = between.verify(Message::Voted { vote, conflict: None }).expect("its key is the same in all three");
+    drop(collecting.take_in(3, message));
+    for index in [0, 1, 2, 3, 4] {
+        drop(collecting.hear(index, [1, 2].contains(&index)));
+    }
+    let ended = collecting.hear(5, false);
+    collecting.assert_proven(ended);
+}
+
+#[test]
 fn a_proof_that_was_checked_by_an_earlier_key_and_comes_after_the_change_is_not_handed_on() {
     let mut collecting = Collecting::begin();
     let voters = (0..6).map(|index| (index, collecting.vote(index, false).signature)).collect();

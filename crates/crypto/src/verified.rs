@@ -7,7 +7,8 @@ use types::{Cluster, Digest, ReplicaId};
 
 use crate::BatchSignature;
 
-/// Which keys the replicas of a cluster have: the first bytes of a hash of all of them. Operators draw keys; nobody gains from two sets alike.
+/// Which keys the replicas of a cluster have: the first bytes of a hash of all of them. Whoever made two sets alike, with keys of its own in both, would
+/// gain a certificate that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaKeys(u64);
 

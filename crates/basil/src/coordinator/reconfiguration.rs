@@ -66,10 +66,12 @@ impl Coordinator {
         if message.claims(&self.cluster, &mut claims).is_ok() && claims.is_empty() {
             return true;
         }
-        if self.checked_by.earlier.contains(&keys) {
+        // The news may have passed over a change by whose keys something was checked: those that it told of are the newest all the same.
+        let is_newest = keys == ReplicaKeys::of(&self.cluster);
+        if self.checked_by.earlier.contains(&keys) && !is_newest {
             return false; // Whoever said it was asked again when the keys changed.
         }
-        // The news of a change is still on its way here, and which keys it changes with it.
+        // Otherwise the news of a change is still on its way here, and which keys it changes with it.
         let all: Vec<ReplicaId> = self.cluster.replicas().collect();
         self.go_by_keys(keys, &all, out);
         true
@@ -107,6 +109,9 @@ impl CommitAttempt {
             if crate::certificate::logging_shard(&self.participants, self.transaction.id()) == Some(replica.shard) {
                 has_changed |= self.logged.forget(replica.index);
             }
+        }
+        if has_changed {
+            self.commit_quorum_at = None; // Nobody who says it again is late.
         }
         if has_changed && self.logging.is_some() && self.logging != self.slow_decision(quorums) {
             (self.logging, self.fast_path_wait) = (None, FastPathWait::NotBegun);
