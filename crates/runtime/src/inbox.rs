@@ -33,7 +33,7 @@ use crate::member::Member;
 use crate::metrics::Metrics;
 use crate::priority::Usage;
 use crate::quota::Permit;
-use crate::worked::Worked;
+use crate::worked::{Took, Worked};
 
 /// What has arrived for the loop.
 pub(crate) struct Inbox<C, W> {
@@ -86,6 +86,31 @@ impl<W> Arrival<W> {
     fn is_dropped(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.is_discarded())
             || (self.permit.as_ref().is_some_and(Permit::is_revoked) && !broken(Mutant::RevokedHeard))
+    }
+}
+
+/// What taking in one message has cost, in bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Cost {
+    /// Of its member's credit.
+    member: i64,
+    /// Of what the turn may take.
+    turn: i64,
+}
+
+impl Cost {
+    /// That of what has carried so many bytes, its answers included, and has taken so long.
+    fn new(member: Member, carried: i64, took: Took, was_for_all: bool) -> Self {
+        // What is short and asks for little may still take long.
+        let charged = match member {
+            Member::Client(_) if !broken(Mutant::WorkUncharged) => took.worked,
+            // What is due to all counts for nobody, and a correct replica that catches up sends much that takes little.
+            Member::Replica(_) if !was_for_all => took.worked.saturating_sub(Duration::from_micros(REPLICA_STEP_US)),
+            _ => Duration::ZERO,
+        };
+        // What waits, as for a disk, is no work of anybody's; but everybody else waits for it.
+        let held_up = if broken(Mutant::WaitUncounted) { took.worked } else { took.lasted };
+        Self { member: carried.max(bytes_for(charged)), turn: carried.max(bytes_for(held_up)) }
     }
 }
 
@@ -147,16 +172,9 @@ impl<C, W> Inbox<C, W> {
                         None => turn.step(now, Input::Message { from: arrival.from, message }),
                     }
                     let carried = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
-                    // What is short and asks for little may still take long.
-                    let took = stepped.elapsed();
-                    let charged = match member {
-                        Member::Client(_) if !broken(Mutant::WorkUncharged) => took,
-                        // What is due to all counts for nobody, and a correct replica that catches up sends much that takes little.
-                        Member::Replica(_) if !turn.was_for_all() => took.saturating_sub(Duration::from_micros(REPLICA_STEP_US)),
-                        _ => Duration::ZERO,
-                    };
-                    queue.credit -= carried.max(bytes_for(charged));
-                    left -= carried.max(bytes_for(took));
+                    let cost = Cost::new(member, carried, stepped.took(), turn.was_for_all());
+                    queue.credit -= cost.member;
+                    left -= cost.turn;
                     // One by one, as a replica is charged for none that made this one do what is due to all.
                     if matches!(member, Member::Replica(_)) {
                         let is_charged = !turn.was_for_all() || broken(Mutant::ChargedForAll);
@@ -302,6 +320,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::member::Share;
     use crate::quota::Total;
+    use crate::worked::pretended::{self, Pretence};
 
     type ToyInbox = Inbox<<Doubler as Machine>::Command, toy::Message>;
 
@@ -325,8 +344,13 @@ mod tests {
         assert!(inbox.mailbox.push(Inbound::Messages { from, at: Instant::now(), messages: vec![question], link: None, permit }).is_ok());
     }
 
-    /// How many inputs a turn takes.
+    /// How many inputs a turn takes, if none takes any time.
     fn turn(inbox: &mut ToyInbox) -> usize {
+        let _pretence = Pretence::begin();
+        real_turn(inbox)
+    }
+
+    fn real_turn(inbox: &mut ToyInbox) -> usize {
         let mut turns = Turns::new(Doubler::new(replica(0)), Party::Replica(replica(0)), Bounds { inputs_max: 8, batch_max: 8 });
         let mut clock = Clock::even();
         let mut turn = turns.begin(clock.now());
@@ -373,7 +397,7 @@ mod tests {
     fn what_the_loop_does_for_a_member_counts_as_its_usage() {
         let (mut inbox, share) = (inbox(), share());
         ask(&inbox, 1, &share);
-        assert_eq!(turn(&mut inbox), 1);
+        assert_eq!(real_turn(&mut inbox), 1);
         assert!(share.usage.take_ns() > 0);
     }
 
@@ -406,7 +430,8 @@ mod tests {
         assert_eq!([&one, &again].map(|share| share.usage.take_commits()), [0, 1]);
     }
 
-    /// Works for a while at each message that asks for a small number, and for all where that is odd.
+    /// Works for a while at each message that asks for a small number, and for all where that is odd; and waits as long for one number. It only says
+    /// that it does.
     #[derive(Default)]
     struct Worker {
         /// How many others it has taken.
@@ -415,6 +440,7 @@ mod tests {
 
     const WORKS: Duration = Duration::from_millis(5);
     const LIGHT: u64 = 100;
+    const WAITS: u64 = 101;
 
     impl Machine for Worker {
         type Command = <Doubler as Machine>::Command;
@@ -429,8 +455,10 @@ mod tests {
                 self.light += 1;
                 return;
             }
-            let worked = Worked::begin();
-            while worked.elapsed() < WORKS {}
+            if matches!(*message, toy::Message::Ask(WAITS)) {
+                return pretended::take(Took { worked: Duration::ZERO, lasted: WORKS });
+            }
+            pretended::take(Took { worked: WORKS, lasted: WORKS });
             outbox.is_for_all = matches!(*message, toy::Message::Ask(number) if number % 2 == 1);
         }
 
@@ -442,7 +470,7 @@ mod tests {
     #[test]
     fn a_replica_is_not_charged_for_what_is_due_to_all() {
         let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
-        let mut inbox = inbox();
+        let (mut inbox, _pretence) = (inbox(), Pretence::begin());
         let mut spent = |numbers: &[u64]| {
             let (from, share) = (Party::Replica(replica(1)), share());
             for number in numbers {
@@ -476,7 +504,7 @@ mod tests {
 
     /// How many light messages are among the first nine that are taken, where each of two sends eight.
     fn light_of_nine(senders: [(Party, u64); 2]) -> usize {
-        let mut inbox = inbox();
+        let (mut inbox, _pretence) = (inbox(), Pretence::begin());
         enter_each(&mut inbox, &senders, 8);
         let mut turns = Turns::new(Worker::default(), Party::Replica(replica(0)), Bounds { inputs_max: 9, batch_max: 8 });
         let mut clock = Clock::even();
@@ -506,8 +534,8 @@ mod tests {
         const COUNT: usize = 60;
         let (one, client) = (Party::Replica(replica(1)), Party::Client(ClientId(1), Session(1)));
         // Those of an odd number are due to all.
-        for (from, number) in [(one, 2), (one, 3), (client, 2), (client, 3)] {
-            let mut inbox = inbox();
+        for (from, number) in [(one, 2), (one, 3), (one, WAITS), (client, 2), (client, 3), (client, WAITS)] {
+            let (mut inbox, _pretence) = (inbox(), Pretence::begin());
             enter_each(&mut inbox, &[(from, number)], COUNT);
             let mut turns = Turns::new(Worker::default(), Party::Replica(replica(0)), Bounds::default());
             let (mut clock, mut taken) = (Clock::even(), 0);
@@ -519,5 +547,16 @@ mod tests {
                 taken += inputs;
             }
         }
+    }
+
+    #[test]
+    fn what_waits_for_the_disk_counts_for_the_turn_and_is_charged_to_nobody() {
+        let (client, from) = (Member::Client(ClientId(1)), Member::Replica(replica(1)));
+        let us = Duration::from_micros;
+        let took = Took { worked: us(1_000), lasted: us(9_000) };
+        assert_eq!(Cost::new(client, 256, took, false), Cost { member: 32_000, turn: 288_000 });
+        assert_eq!(Cost::new(from, 256, took, false), Cost { member: 24_000, turn: 288_000 });
+        assert_eq!(Cost::new(from, 256, took, true), Cost { member: 256, turn: 288_000 });
+        assert_eq!(Cost::new(client, 1 << 20, took, false), Cost { member: 1 << 20, turn: 1 << 20 });
     }
 }

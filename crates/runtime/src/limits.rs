@@ -62,8 +62,8 @@ pub(crate) const BYTES_FOR_A_MICROSECOND: u64 = 32;
 /// A replica's message that takes the loop longer, in microseconds, costs what it takes beyond this, as a client's does. Most of what correct
 /// replicas send takes less, and clients wait for it, so such a message costs its bytes alone.
 pub(crate) const REPLICA_STEP_US: u64 = 250;
-/// What the inputs of one turn may cost together, in bytes; each of them costs at least the time that it takes, an eighth of a second in all. What
-/// arrives meanwhile waits for its end, and nothing of it is durable or answered before, so it must not be long.
+/// What the inputs of one turn may cost together, in bytes; each of them costs at least the time that it takes, also where it waits for the disk: an eighth of a
+/// second in all. What arrives meanwhile waits for its end, and nothing of it is durable or answered before, so it must not be long.
 pub(crate) const TURN_BYTES_MAX: i64 = 4 << 20;
 /// What waits for longer before it is taken in, in milliseconds, has come later than there was time for.
 pub(crate) const OVERDUE_MS: u64 = 250;

@@ -20,6 +20,17 @@ pub(crate) struct Worked {
     begun: Instant,
     /// What the thread's clock showed a moment before; nothing where the system has no such clock.
     shown: Option<Duration>,
+    #[cfg(test)]
+    pretended: Option<Took>,
+}
+
+/// What some work has taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    /// For how long the thread worked.
+    pub worked: Duration,
+    /// How long it was from the beginning to the end, the time included in which the thread waited for a disk or for a core.
+    pub lasted: Duration,
 }
 
 impl Worked {
@@ -30,16 +41,31 @@ impl Worked {
             Some((read, shown)) if begun.saturating_duration_since(read) < SHORT => Some(shown),
             _ => read(begun),
         };
-        Self { begun, shown }
+        Self {
+            begun,
+            shown,
+            #[cfg(test)]
+            pretended: pretended::until_now(),
+        }
     }
 
     /// For how long it was worked, on this thread, since it began.
     pub fn elapsed(&self) -> Duration {
-        let elapsed = self.begun.elapsed();
-        match self.shown {
-            Some(shown) if elapsed >= SHORT => read(self.begun + elapsed).map_or(elapsed, |shows| elapsed.min(shows.saturating_sub(shown))),
-            _ => elapsed,
+        self.took().worked
+    }
+
+    /// What it has taken since it began.
+    pub fn took(&self) -> Took {
+        #[cfg(test)]
+        if let (Some(before), Some(now)) = (self.pretended, pretended::until_now()) {
+            return Took { worked: now.worked - before.worked, lasted: now.lasted - before.lasted };
         }
+        let lasted = self.begun.elapsed();
+        let worked = match self.shown {
+            Some(shown) if lasted >= SHORT => read(self.begun + lasted).map_or(lasted, |shows| lasted.min(shows.saturating_sub(shown))),
+            _ => lasted,
+        };
+        Took { worked, lasted }
     }
 }
 
@@ -61,6 +87,42 @@ fn thread_time() -> Option<Duration> {
     None
 }
 
+/// Work that a test only says was done, so that it does not depend on how fast the machine is.
+#[cfg(test)]
+pub(crate) mod pretended {
+    use super::*;
+
+    thread_local! {
+        static UNTIL_NOW: Cell<Option<Took>> = const { Cell::new(None) };
+    }
+
+    /// While there is one, nothing on this thread takes any time but what is said to.
+    pub(crate) struct Pretence(());
+
+    impl Pretence {
+        pub fn begin() -> Self {
+            UNTIL_NOW.set(Some(Took::default()));
+            Self(())
+        }
+    }
+
+    impl Drop for Pretence {
+        fn drop(&mut self) {
+            UNTIL_NOW.set(None);
+        }
+    }
+
+    /// Takes so long, without taking it.
+    pub(crate) fn take(took: Took) {
+        let before = until_now().expect("a test that says how long something takes has begun to");
+        UNTIL_NOW.set(Some(Took { worked: before.worked + took.worked, lasted: before.lasted + took.lasted }));
+    }
+
+    pub(super) fn until_now() -> Option<Took> {
+        UNTIL_NOW.get()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;
@@ -79,6 +141,8 @@ mod tests {
     fn a_wait_does_not_count() {
         let worked = Worked::begin();
         thread::sleep(100 * SHORT);
-        assert!(worked.elapsed() < worked.begun.elapsed() - 90 * SHORT);
+        let took = worked.took();
+        assert!(took.worked < worked.begun.elapsed() - 90 * SHORT);
+        assert!(took.lasted >= 100 * SHORT, "but it lasted as long");
     }
 }
