@@ -94,7 +94,12 @@ impl<M: StorageBackend> Node<M> {
     }
 
     fn step_replica(&mut self, now: Time, input: InputOf<Replica<M>>, outbox: &mut OutboxOf<Self>) {
-        let events = outbox.lend(|outbox| self.replica.step(now, input, outbox));
+        self.with_replica(now, outbox, |replica, outbox| replica.step(now, input, outbox));
+    }
+
+    /// Lets the replica speak, and does what it tells its own side.
+    fn with_replica(&mut self, now: Time, outbox: &mut OutboxOf<Self>, speak: impl FnOnce(&mut Replica<M>, &mut OutboxOf<Replica<M>>)) {
+        let events = outbox.lend(|outbox| speak(&mut self.replica, outbox));
         for event in events {
             match event {
                 // Whatever waits, there is room for what it waits for.
@@ -159,6 +164,12 @@ impl<M: StorageBackend> Node<M> {
         clocks.is_set().then_some((time, input))
     }
 
+    /// The time by which the replica goes when the shell's clock shows `now`, once it is known.
+    fn time(&mut self, now: Time) -> Option<Time> {
+        let Some(Peers { clocks, .. }) = &mut self.peers else { return Some(now) };
+        clocks.is_set().then(|| clocks.read(now))
+    }
+
     fn step_janitor(&mut self, now: Time, input: InputOf<Coordinator>, outbox: &mut OutboxOf<Self>) {
         self.janitor.step(now, input, &mut self.from_janitor);
         outbox.sends.append(&mut self.from_janitor.sends);
@@ -216,6 +227,16 @@ impl<M: StorageBackend> Machine for Node<M> {
         let (Party::Client(..), Message::Read { request, .. } | Message::Scan { request, .. }) = (from, &**message) else { return None };
         self.replica.note_refused();
         Some(Message::Refused { subject: Subject::Request(*request), refusal: Refusal::Overloaded { after_ms } })
+    }
+
+    fn take_due(&mut self, now: Time) -> Option<Party> {
+        let now = self.time(now)?;
+        self.replica.take_due(now)
+    }
+
+    fn serve_kept(&mut self, now: Time, from: Party, outbox: &mut OutboxOf<Self>) {
+        let Some(now) = self.time(now) else { return };
+        self.with_replica(now, outbox, |replica, outbox| replica.serve_kept(now, from, outbox));
     }
 }
 

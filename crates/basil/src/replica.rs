@@ -39,7 +39,7 @@ use self::abandonment_limiter::AbandonmentLimiter;
 use self::admission::{author, is_author, note_requester};
 use self::catch_up::CatchUp;
 use self::client_limits::ReadLimiter;
-use self::early_requests::EarlyRequests;
+use self::early_requests::{EarlyRequest, EarlyRequests};
 use self::held_off::HeldOff;
 use self::housekeeping::Sweep;
 use self::older_copy::OlderCopy;
@@ -282,6 +282,13 @@ impl<M: StorageBackend> Replica<M> {
             | Message::Logged { .. }
             | Message::Decided { .. }
             | Message::Refused { .. } => Ok(()),
+        }
+    }
+
+    fn note_failure(&mut self, done: Result<(), StoreError>) {
+        if let Err(failure) = done {
+            self.failure = Some(failure);
+            self.failed = true;
         }
     }
 
@@ -867,14 +874,25 @@ impl<M: StorageBackend> Machine for Replica<M> {
             Input::Message { from, message } => self.receive(now, from, message.into_inner(), outbox),
             Input::Tick => self.on_tick(now, outbox),
         };
-        if let Err(failure) = done {
-            self.failure = Some(failure);
-            self.failed = true;
-        }
+        self.note_failure(done);
     }
 
     fn deadline(&self) -> Option<Time> {
         self.due()
+    }
+
+    fn take_due(&mut self, now: Time) -> Option<Party> {
+        if self.failed { None } else { self.early.take_due(now) }
+    }
+
+    fn serve_kept(&mut self, now: Time, from: Party, outbox: &mut OutboxOf<Self>) {
+        if self.failed {
+            return;
+        }
+        let Some(EarlyRequest { from, message, since, .. }) = self.early.next_due_of(from.into()) else { return };
+        self.begin_rebuilding(now);
+        let done = self.dispatch(now, since, from, message, outbox);
+        self.note_failure(done);
     }
 }
 

@@ -71,8 +71,11 @@ impl Shard {
             None => Input::Tick,
             Some((from, message)) => Input::Message { from, message: self.verifier.verify(message).expect("it is sound") },
         };
-        let mut outbox = Outbox::default();
-        node.step(Time(self.now_ms * 1_000_000), input, &mut outbox);
+        let (now, mut outbox) = (Time(self.now_ms * 1_000_000), Outbox::default());
+        while let Some(from) = node.take_due(now) {
+            node.serve_kept(now, from, &mut outbox);
+        }
+        node.step(now, input, &mut outbox);
         if let Err(error) = node.persist() {
             self.nodes.remove(&index);
             self.ended.insert(index, error);

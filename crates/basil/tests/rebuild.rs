@@ -89,7 +89,11 @@ impl Lost {
                 Input::Message { from, message: self.members.stranger().verify(message).expect("it is properly signed") }
             }
         };
-        self.replica.step(Time(self.now_ms * 1_000_000), input, &mut outbox);
+        let now = Time(self.now_ms * 1_000_000);
+        while let Some(from) = self.replica.take_due(now) {
+            self.replica.serve_kept(now, from, &mut outbox);
+        }
+        self.replica.step(now, input, &mut outbox);
         self.replica.persist().expect("memory does not fail");
         (outbox.sends, outbox.unsigned)
     }

@@ -155,6 +155,39 @@ fn who_reads_in_the_name_of_another_is_promised_nothing() {
     assert!(is_promised(NOW_MS - 1_001, 2), "the past is everybody's");
 }
 
+/// What is asked ahead of time is answered when it is due, also where it was taken out to be served later; but not where operators have changed the
+/// key under which it came: whoever has the next one did not ask for it.
+#[test]
+fn what_was_asked_ahead_of_time_under_an_earlier_key_is_not_answered() {
+    let members = members(1);
+    let (now, due) = (Time(NOW_MS * 1_000_000), Time((NOW_MS + 1) * 1_000_000));
+    let keys = members.cluster.replicas().map(|replica| *members.cluster.replica_key(replica).expect("it has one")).collect();
+    let mut clients = members.cluster.clients().to_vec();
+    let changed = clients.iter_mut().find(|(client, _)| *client == ClientId(2)).expect("it is a client");
+    changed.1.public_key = [77; 32];
+    let (id, placement) = (members.cluster.id(), members.cluster.placement().clone());
+    let next = Arc::new(types::Cluster::new(id, 1, placement, vec![keys], clients).expect("the parts fit"));
+    for is_taken_out_first in [false, true] {
+        let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+        let mut replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
+        for (from, client) in [(LIAR, 2), (HONEST, 1)] {
+            let read = Message::Read { request: 1, timestamp: Timestamp::new(due.0, ClientId(client)), keys: vec![Key::from("a")] };
+            assert!(answer(&members, &mut replica, from, read).is_empty(), "it is too early");
+        }
+        assert_eq!((replica.take_due(now), replica.deadline()), (None, Some(due)));
+        let mut taken = Vec::new();
+        if is_taken_out_first {
+            taken.extend(std::iter::from_fn(|| replica.take_due(due)));
+            assert_eq!(taken, [LIAR, HONEST]);
+        }
+        replica.reconfigure(next.clone());
+        taken.extend(std::iter::from_fn(|| replica.take_due(due)));
+        let mut outbox = Outbox::default();
+        taken.iter().for_each(|from| replica.serve_kept(due, *from, &mut outbox));
+        assert!(matches!(outbox.sends.as_slice(), [(HONEST, Message::ReadReply { .. })]), "{:?}", outbox.sends);
+    }
+}
+
 /// Limits that the operators set for one client are kept, and follow a new configuration at once, as rights do.
 #[test]
 fn a_client_is_held_to_its_limits_and_rights_as_the_operators_change_them() {

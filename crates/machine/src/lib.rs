@@ -94,6 +94,16 @@ pub trait Machine: Sized {
     fn refuse(&mut self, _from: Party, _message: &Self::Received, _after_ms: u32) -> Option<Self::Message> {
         None
     }
+
+    /// Takes out one request that came before its time, was kept, and is due now: gives who sent it. Whoever runs the machine then calls
+    /// [`Machine::serve_kept`] for that party once, now or later; until it does, [`Machine::deadline`] does not count the request any more.
+    fn take_due(&mut self, _now: Time) -> Option<Party> {
+        None
+    }
+
+    /// Serves the first request of `from` that was taken out as due and is not served yet. There may be none, as where it was dropped
+    /// meanwhile.
+    fn serve_kept(&mut self, _now: Time, _from: Party, _outbox: &mut OutboxOf<Self>) {}
 }
 
 /// A machine that can make durable what it wrote: the law rests on it.
@@ -124,7 +134,7 @@ pub enum Input<Command, Received> {
         /// What they said.
         message: Received,
     },
-    /// [`Machine::deadline`] has passed.
+    /// [`Machine::deadline`] has passed. What was kept and is due is served apart from this, by [`Machine::serve_kept`].
     Tick,
 }
 

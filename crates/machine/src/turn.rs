@@ -17,6 +17,8 @@
 //!
 //! * A turn begins with a tick, if the machine's deadline has passed, and takes at most [`Bounds::inputs_max`] inputs, and no more once
 //!   their answers carry [`ANSWER_BYTES_MAX`] ([`Turn::room`]). Who never brings so many asserts that instead, where its limits stand.
+//! * What the machine kept until its time is served along with the tick ([`Turns::begin`]). The node loop, where every member has a queue, puts it
+//!   into the queue of whoever sent it instead ([`Turns::begin_unserved`]), so that nobody has work done beyond its share by asking ahead of time.
 //! * All inputs of a turn share one durable write, and up to [`Bounds::batch_max`] of its statements share one signature.
 //! * A turn that says nothing is *silent*. What it wrote may wait for the write of a later turn, for [`SYNC_WAIT_MS`] at most. A
 //!   power cut may therefore lose the writes of several silent turns at once; nobody has heard of any of them.
@@ -80,6 +82,8 @@ pub const BATCH_MAX: usize = 64;
 /// A turn whose answers carry so many bytes of values takes no more inputs. Requests are far smaller than their answers can be, so that
 /// a turn of a thousand could otherwise fill the memory.
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// The most kept requests that are served along with one tick; what else is due is served in the next turn.
+pub const KEPT_SERVED_MAX: usize = 512;
 /// Memory for so many messages is kept from one turn to the next.
 const KEPT_MAX: usize = 4_096;
 
@@ -172,17 +176,44 @@ impl<M: Machine> Turns<M> {
         [self.machine.deadline(), sync].into_iter().flatten().min()
     }
 
-    /// Begins a turn: with a tick, if one is due.
+    /// Begins a turn: with a tick, if one is due. First what the machine kept and is due is served, up to [`KEPT_SERVED_MAX`] requests, and
+    /// no more once the answers carry [`ANSWER_BYTES_MAX`]. All of it counts as one input with the tick.
     ///
     /// # Panics
     /// After a [`Stepped::persist`] that failed: a driver that goes on then has a bug.
     pub fn begin(&mut self, now: Time) -> Turn<'_, M> {
-        assert!(!self.has_failed, "after a write that failed there are no more turns");
-        let mut turn = Turn { turns: self, inputs: 0 };
-        if turn.turns.machine.deadline().is_some_and(|deadline| deadline <= now) {
+        let mut turn = self.begin_empty();
+        if turn.is_tick_due(now) {
+            for _ in 0..KEPT_SERVED_MAX {
+                if turn.answer_bytes() >= ANSWER_BYTES_MAX {
+                    break;
+                }
+                let Some(from) = turn.take_due(now) else { break };
+                turn.serve_kept(now, from);
+            }
+            turn.inputs = 0;
             turn.step(now, Input::Tick);
         }
         turn
+    }
+
+    /// The same, but what the machine kept is not served. The driver takes out what is due ([`Turn::take_due`]), and has it served when it is the turn of
+    /// whoever sent it ([`Turn::serve_kept`]).
+    ///
+    /// # Panics
+    /// As [`Turns::begin`].
+    pub fn begin_unserved(&mut self, now: Time) -> Turn<'_, M> {
+        let mut turn = self.begin_empty();
+        if turn.is_tick_due(now) {
+            turn.step(now, Input::Tick);
+        }
+        turn
+    }
+
+    /// A turn that has taken nothing, not even a tick.
+    fn begin_empty(&mut self) -> Turn<'_, M> {
+        assert!(!self.has_failed, "after a write that failed there are no more turns");
+        Turn { turns: self, inputs: 0 }
     }
 }
 
@@ -232,11 +263,30 @@ impl<'a, M: Machine> Turn<'a, M> {
 
     /// Takes one input.
     pub fn step(&mut self, now: Time, input: InputOf<M>) {
+        self.note_input(now);
+        self.turns.machine.step(now, input, &mut self.turns.outbox);
+    }
+
+    /// Takes out one request that the machine kept and is due now, and gives who sent it ([`Machine::take_due`]).
+    pub fn take_due(&mut self, now: Time) -> Option<Party> {
+        self.turns.machine.take_due(now)
+    }
+
+    /// Serves one that was taken out as due ([`Machine::serve_kept`]); it counts as an input.
+    pub fn serve_kept(&mut self, now: Time, from: Party) {
+        self.note_input(now);
+        self.turns.machine.serve_kept(now, from, &mut self.turns.outbox);
+    }
+
+    fn is_tick_due(&self, now: Time) -> bool {
+        self.turns.machine.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    fn note_input(&mut self, now: Time) {
         self.inputs += 1;
         self.turns.outbox.is_for_all = false;
         // Here, so that what a turn wrote that never ends is not forgotten.
         self.turns.unsynced_since.get_or_insert(now);
-        self.turns.machine.step(now, input, &mut self.turns.outbox);
     }
 
     /// Takes in a message, or refuses it if the machine can: there has been more to do than time.

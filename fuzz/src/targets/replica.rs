@@ -75,9 +75,9 @@ impl Machine for Overheard {
                 queried = *timestamp;
             }
         }
-        let (sends_before, unsigned_before) = (outbox.sends.len(), outbox.unsigned.len());
+        let before = (outbox.sends.len(), outbox.unsigned.len());
         self.node.step(now, input, outbox);
-        for (to, answer) in &outbox.sends[sends_before..] {
+        for (to, answer) in &outbox.sends[before.0..] {
             if let (Some((from, timestamp, keys)), Message::ReadReply { results, prepared, is_promised, .. }) = (&read, answer) {
                 assert_eq!(to, from);
                 check_read(*timestamp, keys, results, prepared);
@@ -99,17 +99,34 @@ impl Machine for Overheard {
                 self.promises.lets_go(*id, queried, versions);
             }
         }
-        for (_, unsigned) in &outbox.unsigned[unsigned_before..] {
+        self.has_stated(before.1, outbox);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.node.deadline()
+    }
+
+    fn take_due(&mut self, now: Time) -> Option<Party> {
+        self.node.take_due(now)
+    }
+
+    fn serve_kept(&mut self, now: Time, from: Party, outbox: &mut OutboxOf<Self>) {
+        let before = outbox.unsigned.len();
+        self.node.serve_kept(now, from, outbox);
+        self.has_stated(before, outbox);
+    }
+}
+
+impl Overheard {
+    /// It has said what `outbox` has beyond the first `before` statements; and holds no more than it may.
+    fn has_stated(&mut self, before: usize, outbox: &OutboxOf<Self>) {
+        for (_, unsigned) in &outbox.unsigned[before..] {
             self.promises.votes(&fixture().cluster, unsigned);
             self.unsigned.push(unsigned.clone());
         }
         let (known, undecided) = self.node.replica().load();
         // Beside what is prepared, a quarter as much that is to be finished.
         assert!(undecided <= UNDECIDED_MAX + UNDECIDED_MAX / 4 && undecided <= known, "{undecided} of {known} undecided");
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.node.deadline()
     }
 }
 

@@ -12,7 +12,7 @@ use super::abandonment_limiter::whole_ms;
 use super::admission::is_author;
 use crate::message::{ClientLimit, Refusal};
 use crate::transaction::Transaction;
-use crate::transaction_state::Quota;
+use crate::transaction_state::{Quota, QuotaOwner};
 use crate::transaction_table::Load;
 
 /// So many seconds' worth of reads may come at once.
@@ -44,13 +44,22 @@ impl ReadLimiter {
 
 impl<M: StorageBackend> Replica<M> {
     /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays. What was said
-    /// under a key that was changed counts no more, so that at no time the words of more than `f` liars of a shard count together.
+    /// under a key that was changed counts no more, so that at no time the words of more than `f` liars of a shard count together. What was
+    /// asked under one ahead of time is not answered any more.
     pub fn reconfigure(&mut self, cluster: std::sync::Arc<Cluster>) {
         self.read_limiter.retain(&cluster);
         let changed = |it: &ReplicaId| cluster.replica_key(*it) != self.cluster.replica_key(*it);
         let changed: Vec<ReplicaId> = cluster.replicas().filter(changed).collect();
         if !changed.is_empty() {
             self.forget_words_of(&changed);
+        }
+        if !broken(Mutant::RevokedHeard) {
+            let before = &self.cluster;
+            let key_of = |cluster: &Cluster, client| cluster.permission(client).map(|permission| permission.public_key);
+            self.early.drop_of(|owner| match owner {
+                QuotaOwner::Client(client) => key_of(&cluster, client) != key_of(before, client),
+                QuotaOwner::Replica(replica) => cluster.replica_key(replica) != before.replica_key(replica),
+            });
         }
         self.liars.retain(|client, key| cluster.permission(*client).is_some_and(|permission| permission.public_key == *key));
         if !broken(Mutant::RightsKept) {

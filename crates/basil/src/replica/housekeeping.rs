@@ -2,13 +2,11 @@
 //! segments (all beyond the paper).
 
 use machine::Time;
-use machine::turn::ANSWER_BYTES_MAX;
 use mutants::{Mutant, broken};
 use store::{SegmentNumber, StorageBackend, StoreError};
 use types::codec::Encode as _;
 use types::{Cluster, ReplicaId, Timestamp, TransactionId};
 
-use super::early_requests::DUE_MAX;
 use super::{Out, Replica};
 use crate::certificate::Vote;
 use crate::check::AbortReason;
@@ -65,14 +63,6 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     pub(super) fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
-        self.early.begin_turn(now);
-        for _ in 0..DUE_MAX {
-            if out.bytes >= ANSWER_BYTES_MAX {
-                break;
-            }
-            let Some(early) = self.early.next_due(now) else { break };
-            self.dispatch(now, early.since, early.from, early.message, out)?;
-        }
         while self.unauthored.front().is_some_and(|(since, _)| since.after_ms(self.options.authorship_wait_ms) <= now) {
             let Some((_, id)) = self.unauthored.pop_front() else { break };
             if self.is_unauthored(id) && !broken(Mutant::UnauthoredKept) {

@@ -1,4 +1,5 @@
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use types::{ClientId, ReplicaId, Session, ShardId};
@@ -38,6 +39,10 @@ struct Notebook {
     lines: u64,
     disk: Rc<Disk>,
     ticks_at: Option<Time>,
+    /// When each request that it keeps is due, and how long its answer is.
+    kept: VecDeque<(Time, usize)>,
+    /// The answers to those that were taken out and are not served.
+    due: VecDeque<usize>,
     /// Whether it writes and tells one more line at the end of a turn.
     sums_up: bool,
 }
@@ -76,7 +81,19 @@ impl Machine for Notebook {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.ticks_at
+        self.ticks_at.into_iter().chain(self.kept.front().map(|(due, _)| *due)).min()
+    }
+
+    fn take_due(&mut self, now: Time) -> Option<Party> {
+        let (_, bytes) = self.kept.pop_front_if(|(due, _)| *due <= now)?;
+        self.due.push_back(bytes);
+        Some(client(1))
+    }
+
+    fn serve_kept(&mut self, _now: Time, from: Party, outbox: &mut OutboxOf<Self>) {
+        let Some(bytes) = self.due.pop_front() else { return };
+        self.lines += 1;
+        outbox.send_large(from, (self.lines, None), bytes);
     }
 }
 
@@ -127,7 +144,8 @@ impl Signer<u64, Word> for Numbers {
 
 fn notebook(bounds: Bounds) -> (Turns<Notebook>, Rc<Disk>) {
     let disk = Rc::new(Disk::default());
-    (Turns::new(Notebook { lines: 0, disk: disk.clone(), ticks_at: None, sums_up: false }, ME, bounds), disk)
+    let (kept, due) = (VecDeque::new(), VecDeque::new());
+    (Turns::new(Notebook { lines: 0, disk: disk.clone(), ticks_at: None, kept, due, sums_up: false }, ME, bounds), disk)
 }
 
 fn ms(ms: u64) -> Time {
@@ -298,6 +316,49 @@ fn a_turn_ticks_first_and_takes_no_more_than_it_may() {
     }
     let said = turn.stepped(ms(7)).persist().expect("the disk is well").sign(&mut Numbers::default());
     assert_eq!((said.inputs, said.events.as_slice()), (3, [1, 2, 3].as_slice()), "the tick came before all");
+}
+
+#[test]
+fn what_was_kept_is_served_with_the_tick_when_it_is_due() {
+    let (mut turns, disk) = notebook(Bounds { inputs_max: 2, batch_max: 1 });
+    turns.machine.kept = [3, 3, 4].map(|due| (ms(due), 0)).into();
+    assert_eq!((turns.begin(ms(2)).inputs(), turns.wakes_at()), (0, Some(ms(3))));
+    let turn = turns.begin(ms(3));
+    assert_eq!((turn.inputs(), turn.room(), turn.said()), (1, 1, 2), "all of it counts as one input");
+    let said = turn.stepped(ms(3)).persist().expect("the disk is well").sign(&mut Numbers::default());
+    assert_eq!((said.sends.as_slice(), said.events.as_slice()), (&[(client(1), (1, None)), (client(1), (2, None))][..], &[3][..]));
+    drop(said);
+    assert_eq!((disk.lines.get(), turns.wakes_at()), (3, Some(ms(4))));
+}
+
+#[test]
+fn with_one_tick_no_more_is_served_than_may_be() {
+    let (mut turns, _) = notebook(Bounds::default());
+    turns.machine.kept = vec![(ms(1), 0); KEPT_SERVED_MAX + 1].into();
+    assert_eq!(turns.begin(ms(1)).said(), KEPT_SERVED_MAX);
+    assert_eq!(turns.wakes_at(), Some(ms(1)), "the rest is due in the next turn");
+    let (mut turns, _) = notebook(Bounds::default());
+    turns.machine.kept = vec![(ms(1), ANSWER_BYTES_MAX / 2); 3].into();
+    assert_eq!(turns.begin(ms(1)).said(), 2);
+    assert_eq!(turns.wakes_at(), Some(ms(1)));
+}
+
+#[test]
+fn a_driver_may_have_what_was_kept_served_when_it_likes() {
+    let (mut turns, disk) = notebook(Bounds { inputs_max: 2, batch_max: 1 });
+    turns.machine.kept = [3, 3, 4].map(|due| (ms(due), 0)).into();
+    let mut turn = turns.begin_unserved(ms(3));
+    assert_eq!((turn.inputs(), turn.said()), (1, 0), "the tick alone");
+    assert_eq!([(); 3].map(|()| turn.take_due(ms(3))), [Some(client(1)), Some(client(1)), None]);
+    turn.serve_kept(ms(3), client(1));
+    assert_eq!((turn.inputs(), turn.room(), turn.said()), (2, 0, 1));
+    drop(turn.stepped(ms(3)).persist().expect("the disk is well").sign(&mut Numbers::default()));
+    assert_eq!((disk.lines.get(), turns.wakes_at()), (2, Some(ms(4))), "it ticks for what was not taken out alone");
+    let mut turn = turns.begin_unserved(ms(3));
+    turn.serve_kept(ms(3), client(1));
+    assert_eq!((turn.inputs(), turn.said()), (1, 1));
+    turn.serve_kept(ms(3), client(1));
+    assert_eq!((turn.inputs(), turn.said()), (2, 1), "nothing is left to be served");
 }
 
 #[test]
