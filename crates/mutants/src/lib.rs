@@ -155,7 +155,7 @@ mutants! {
     QueryReadsUncharged: "limits", "a replica that asks again and again about orphans has rows read from disk each time";
     WorkUncharged: "limits", "a client's messages cost it what they carry, however long they take";
     WaitUncounted: "limits", "a turn ends by how long it has worked, however long it has waited for the disk";
-    EarlyUnshared: "limits", "of requests that came early, one party's take all of a turn";
+    EarlyUnshared: "limits", "requests that came early are served as soon as they are due, whoever's turn it is, and nobody is charged for them";
     VotedDownCounted: "limits", "what was voted down long ago counts as undecided until it is forgotten";
     FabricatedAbortKept: "limits", "transactions that are made up along with the proof that they aborted are taken in without bound";
     AuthorCharged: "limits", "undecided work counts against the author it names, whoever brought it";

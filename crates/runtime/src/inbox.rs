@@ -5,6 +5,9 @@
 //! time that they took, and a replica for what of that is [long](REPLICA_STEP_US). So who sends much, or asks for what takes long, waits for itself, and
 //! everybody else for one round. A turn ends when what it did for all members together has cost, or taken, [so much](TURN_BYTES_MAX).
 //!
+//! What a member asked ahead of time and the machine kept ([`Machine::take_due`]) comes into that member's queue when it is due, and is paid for as
+//! messages are: nobody has more done by asking early.
+//!
 //! Who sends more than there is time for, for some time, finds what it begins anew refused ([`Machine::refuse`]), and is told when to come
 //! again. What has begun goes on.
 //!
@@ -68,14 +71,16 @@ struct Queue<W> {
     usage: Option<Arc<Usage>>,
 }
 
-/// The messages that one read from a connection brought.
+/// The messages that one read from a connection brought; or requests that the machine kept and that are due now.
 struct Arrival<W> {
     from: Party,
     at: Instant,
     /// Where the answers go.
     link: Option<Arc<Link>>,
     messages: std::vec::IntoIter<Verified<W>>,
-    /// What each of them costs.
+    /// How many requests that were kept are still to be served.
+    kept: usize,
+    /// What each message, or each of these requests, costs.
     bytes: i64,
     /// Given back with the last message.
     permit: Option<Permit>,
@@ -87,9 +92,27 @@ impl<W> Arrival<W> {
         self.link.as_ref().is_some_and(|link| link.is_discarded())
             || (self.permit.as_ref().is_some_and(Permit::is_revoked) && !broken(Mutant::RevokedHeard))
     }
+
+    /// Whether all of it was taken in.
+    fn is_done(&self) -> bool {
+        self.messages.len() == 0 && self.kept == 0
+    }
+
+    /// Has the machine take in the next of it: refuse it, if it can, where its member is to come again. Something of it is left, as otherwise it would
+    /// be in no queue.
+    fn step<M: Machine<Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, now: Time, come_again_ms: Option<u32>) {
+        match (self.messages.next(), come_again_ms) {
+            (Some(message), Some(after_ms)) => turn.refuse_or_step(now, self.from, message, after_ms),
+            (Some(message), None) => turn.step(now, Input::Message { from: self.from, message }),
+            (None, _) => {
+                self.kept -= 1;
+                turn.serve_kept(now, self.from);
+            }
+        }
+    }
 }
 
-/// What taking in one message has cost, in bytes.
+/// What taking in one message, or one request that was kept, has cost, in bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     /// Of its member's credit.
@@ -141,6 +164,7 @@ impl<C, W> Inbox<C, W> {
 
     /// Gives `turn` what has arrived, as much of it as it takes.
     pub fn fill<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, clock: &mut Clock) {
+        self.take_due(turn, clock.now());
         self.take();
         let mut left = TURN_BYTES_MAX;
         while turn.room() > 0 && left > 0 && !self.is_idle() {
@@ -165,26 +189,21 @@ impl<C, W> Inbox<C, W> {
                     self.arrivals -= 1;
                     continue;
                 }
-                if let Some(message) = arrival.messages.next() {
-                    let (before, stepped) = (turn.answer_bytes(), Worked::begin());
-                    match come_again_ms {
-                        Some(after_ms) => turn.refuse_or_step(now, arrival.from, message, after_ms),
-                        None => turn.step(now, Input::Message { from: arrival.from, message }),
+                let (before, stepped) = (turn.answer_bytes(), Worked::begin());
+                arrival.step(turn, now, come_again_ms);
+                let carried = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
+                let cost = Cost::new(member, carried, stepped.took(), turn.was_for_all());
+                queue.credit -= cost.member;
+                left -= cost.turn;
+                // One by one, as a replica is charged for none that made this one do what is due to all.
+                if matches!(member, Member::Replica(_)) {
+                    let is_charged = !turn.was_for_all() || broken(Mutant::ChargedForAll);
+                    if let Some(usage) = queue.usage.as_ref().filter(|_| is_charged) {
+                        usage.note(worked.elapsed());
                     }
-                    let carried = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
-                    let cost = Cost::new(member, carried, stepped.took(), turn.was_for_all());
-                    queue.credit -= cost.member;
-                    left -= cost.turn;
-                    // One by one, as a replica is charged for none that made this one do what is due to all.
-                    if matches!(member, Member::Replica(_)) {
-                        let is_charged = !turn.was_for_all() || broken(Mutant::ChargedForAll);
-                        if let Some(usage) = queue.usage.as_ref().filter(|_| is_charged) {
-                            usage.note(worked.elapsed());
-                        }
-                        worked = Worked::begin();
-                    }
+                    worked = Worked::begin();
                 }
-                if arrival.messages.len() == 0 {
+                if arrival.is_done() {
                     queue.arrivals.pop_front();
                     self.arrivals -= 1;
                     come_again_ms = queue.come_again_ms(begun);
@@ -265,11 +284,40 @@ impl<C, W> Inbox<C, W> {
         }
     }
 
+    /// Puts what the machine kept, and is due now, into the queues of those who sent it.
+    fn take_due<M: Machine<Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, now: Time) {
+        let at = Instant::now();
+        while let Some(from) = turn.take_due(now) {
+            if broken(Mutant::EarlyUnshared) {
+                turn.serve_kept(now, from);
+            } else {
+                self.enter_kept(from, at);
+            }
+        }
+    }
+
+    fn enter_kept(&mut self, from: Party, at: Instant) {
+        let last = self.queues.get_mut(&Member::from(from)).and_then(|queue| queue.arrivals.back_mut());
+        if let Some(last) = last.filter(|last| last.kept > 0 && last.from == from && last.at == at) {
+            last.kept += 1;
+            return;
+        }
+        // It has paid for its bytes when it came; nothing is free, though.
+        let bytes = i64::try_from(MESSAGE_OVERHEAD_BYTES).unwrap_or(i64::MAX / 2);
+        self.push(Arrival { from, at, link: None, messages: Vec::new().into_iter(), kept: 1, bytes, permit: None });
+    }
+
     fn enter(&mut self, (from, at): (Party, Instant), messages: Vec<Verified<W>>, link: Option<Arc<Link>>, permit: Option<Permit>) {
         if messages.is_empty() {
             return;
         }
-        let member = Member::from(from);
+        let bytes = permit.as_ref().map_or(0, Permit::bytes).max(messages.len() * MESSAGE_OVERHEAD_BYTES) / messages.len();
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
+        self.push(Arrival { from, at, link, messages: messages.into_iter(), kept: 0, bytes, permit });
+    }
+
+    fn push(&mut self, arrival: Arrival<W>) {
+        let member = Member::from(arrival.from);
         let queue = self.queues.entry(member).or_insert_with(|| Queue {
             arrivals: VecDeque::new(),
             held_back: VecDeque::new(),
@@ -277,15 +325,13 @@ impl<C, W> Inbox<C, W> {
             overdue: None,
             usage: None,
         });
-        if let Some(permit) = &permit {
+        if let Some(permit) = &arrival.permit {
             queue.usage = Some(permit.usage()); // Another one, once its key has changed.
         }
         if queue.arrivals.is_empty() {
             self.ring.push_back(member);
         }
-        let bytes = permit.as_ref().map_or(0, Permit::bytes).max(messages.len() * MESSAGE_OVERHEAD_BYTES) / messages.len();
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
-        queue.arrivals.push_back(Arrival { from, at, link, messages: messages.into_iter(), bytes, permit });
+        queue.arrivals.push_back(arrival);
         self.arrivals += 1;
     }
 
@@ -558,5 +604,83 @@ mod tests {
         assert_eq!(Cost::new(from, 256, took, false), Cost { member: 24_000, turn: 288_000 });
         assert_eq!(Cost::new(from, 256, took, true), Cost { member: 256, turn: 288_000 });
         assert_eq!(Cost::new(client, 1 << 20, took, false), Cost { member: 1 << 20, turn: 1 << 20 });
+    }
+
+    /// Keeps requests until they are due. To serve one takes a millisecond, and its answer carries a quantum.
+    #[derive(Default)]
+    struct Keeper {
+        /// Whose requests are due, in their order.
+        due: VecDeque<Party>,
+        /// Whose requests and messages it has taken in.
+        taken: Vec<Party>,
+    }
+
+    const SERVES: Duration = Duration::from_millis(1);
+
+    impl Machine for Keeper {
+        type Command = <Doubler as Machine>::Command;
+        type Received = Verified<toy::Message>;
+        type Message = toy::Message;
+        type Unsigned = std::convert::Infallible;
+        type Event = ();
+
+        fn step(&mut self, _now: Time, input: machine::InputOf<Self>, _outbox: &mut machine::OutboxOf<Self>) {
+            if let Input::Message { from, .. } = input {
+                self.taken.push(from);
+            }
+        }
+
+        fn deadline(&self) -> Option<Time> {
+            None
+        }
+
+        fn take_due(&mut self, _now: Time) -> Option<Party> {
+            self.due.pop_front()
+        }
+
+        fn serve_kept(&mut self, _now: Time, from: Party, outbox: &mut machine::OutboxOf<Self>) {
+            self.taken.push(from);
+            pretended::take(Took { worked: SERVES, lasted: SERVES });
+            outbox.bytes += usize::try_from(QUANTUM_BYTES).expect("it is positive");
+        }
+    }
+
+    /// A turn of at most so many inputs, before which these parties' requests have become due. Whose were taken in?
+    fn turn_with_due(inbox: &mut ToyInbox, inputs_max: usize, due: impl IntoIterator<Item = Party>) -> Vec<Party> {
+        let _pretence = Pretence::begin();
+        let keeper = Keeper { due: due.into_iter().collect(), taken: Vec::new() };
+        let mut turns = Turns::new(keeper, Party::Replica(replica(0)), Bounds { inputs_max, batch_max: 8 });
+        let mut clock = Clock::even();
+        let mut turn = turns.begin_unserved(clock.now());
+        inbox.fill(&mut turn, &mut clock);
+        turn.machine().taken.clone()
+    }
+
+    #[test]
+    fn what_was_kept_for_a_client_is_served_in_its_turn_and_at_its_cost() {
+        let [one, two, three] = [1, 2, 3].map(|number| Party::Client(ClientId(number), Session(1)));
+        let (mut inbox, share, others) = (inbox(), share(), share());
+        ask(&inbox, 1, &share);
+        assert_eq!((turn_with_due(&mut inbox, 8, []), share.usage.take_ns()), (vec![one], 0));
+        for _ in 0..4 {
+            ask(&inbox, 2, &others);
+        }
+        // Each of the first client's costs it a round, in which the others come, too.
+        let due = [one, one, one, one, three];
+        assert_eq!(turn_with_due(&mut inbox, 8, due), [one, three, two, two, two, two, one, one]);
+        assert_eq!(Duration::from_nanos(share.usage.take_ns()), 3 * SERVES, "it counts as what it takes");
+        ask(&inbox, 1, &share);
+        assert_eq!(turn_with_due(&mut inbox, 8, [one]), [one; 3], "what came later is taken in later");
+        assert!(inbox.is_idle());
+    }
+
+    #[test]
+    fn a_turn_ends_however_much_was_kept_until_now() {
+        let (mut inbox, one) = (inbox(), Party::Client(ClientId(1), Session(1)));
+        let in_a_turn = usize::try_from(TURN_BYTES_MAX / QUANTUM_BYTES).expect("it is positive");
+        let taken = turn_with_due(&mut inbox, 1_024, (0..2 * in_a_turn).map(|_| one)).len();
+        assert!(taken <= in_a_turn && !inbox.is_idle(), "{taken}");
+        let rest: usize = (0..3).map(|_| turn_with_due(&mut inbox, 1_024, []).len()).sum();
+        assert!(taken + rest == 2 * in_a_turn && inbox.is_idle());
     }
 }

@@ -420,7 +420,7 @@ where
 
     /// One turn of the machine: `machine::turn` says when it writes, and that it writes before anything leaves.
     fn turn(&mut self) -> Result<(), NodeError> {
-        let mut turn = self.turns.begin(self.clock.now());
+        let mut turn = self.turns.begin_unserved(self.clock.now());
         self.inbox.fill(&mut turn, &mut self.clock);
         let now = self.clock.now();
         let stepped = if self.inbox.is_done() { turn.stepped_last(now) } else { turn.stepped(now) };
