@@ -163,6 +163,8 @@ pub enum Command {
 pub enum Cores {
     /// Replicas check signatures on all of them, and are not interrupted whenever something arrives for another.
     Replicas,
+    /// A replica that has less than a core to itself does everything on one thread.
+    PartOfOne,
     /// Many clients at once use all of them.
     All,
     /// One client's few messages are best served by one thread.
@@ -174,7 +176,8 @@ impl Command {
     #[must_use]
     pub fn cores(&self) -> Cores {
         match self {
-            Self::Dev(_) | Self::Node(_) | Self::Zookeeper(_) => Cores::Replicas,
+            Self::Node(args) => args.cores(),
+            Self::Dev(_) | Self::Zookeeper(_) => Cores::Replicas,
             Self::Bench(_) | Self::BenchZookeeper(_) => Cores::All,
             _ => Cores::One,
         }
@@ -217,12 +220,12 @@ impl Command {
 /// Runs a command to its end, says on standard error why it failed if it did, and gives the exit code to leave with.
 pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>>) -> ExitCode {
     confine::keep_files_private();
-    if cores == Cores::Replicas {
+    if matches!(cores, Cores::Replicas | Cores::PartOfOne) {
         confine::run_undisturbed();
     }
     let mut builder = match cores {
         Cores::Replicas | Cores::All => tokio::runtime::Builder::new_multi_thread(),
-        Cores::One => tokio::runtime::Builder::new_current_thread(),
+        Cores::PartOfOne | Cores::One => tokio::runtime::Builder::new_current_thread(),
     };
     let ended = match (check_environment(), builder.enable_all().build()) {
         (Ok(()), Ok(runtime)) => runtime.block_on(command),

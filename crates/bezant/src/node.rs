@@ -6,6 +6,7 @@ mod wiring;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -20,9 +21,11 @@ use runtime::{
 };
 use store::StoreError;
 use tokio::net::TcpListener;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use types::{Cluster, Party, ReplicaId};
 
+use crate::Cores;
 use crate::confine;
 use crate::evidence::{Keeper, Record, divergences, folder_of, now_ms};
 use crate::failure::{Attempt as _, Done, Failure};
@@ -51,6 +54,21 @@ pub struct NodeArgs {
     folder: PathBuf,
     #[command(flatten)]
     regions: NodeRegions,
+}
+
+impl NodeArgs {
+    /// The threads that the replica is to have. Where more replicas share its host than that has cores, each hand-over from one of its
+    /// threads to another is one more wait for a core, and it does all its work on one.
+    pub fn cores(&self) -> Cores {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        // What is wrong with its files is said when it runs.
+        let config = NodeConfig::load(&self.folder, bezant_client::ENGINES);
+        if config.is_ok_and(|config| config.topology.replicas_on_host_of(config.replica) > cores) {
+            Cores::PartOfOne
+        } else {
+            Cores::Replicas
+        }
+    }
 }
 
 /// Carries out `bezant node`.
@@ -290,6 +308,11 @@ impl Launch {
             Identity::new(me, &config.secret, config.certificate.clone()).map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
         let signer = BatchSigner::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures).known_to(verifier.clone());
         let batch_max = usize::try_from(config.settings.batch_max).expect("node.toml bounds it");
+        // With one thread for all that it does, a loop beside the connections is one thread less to hand over to.
+        let run_on = match Handle::current().runtime_flavor() {
+            RuntimeFlavor::CurrentThread => RunOn::Task,
+            _ => RunOn::Thread,
+        };
         let options = NodeOptions {
             identity,
             cluster,
@@ -297,7 +320,7 @@ impl Launch {
             listener: Some(listener),
             replicas: config.topology.resolve().await,
             limits: Limits { batch_max, ..Limits::default() },
-            run_on: RunOn::Thread,
+            run_on,
             metrics,
             clock: None,
             delays,

@@ -168,6 +168,14 @@ impl Topology {
         Ok(topology)
     }
 
+    /// How many replicas, itself among them, are on the host that `replica` is on, by the names of hosts in the configuration.
+    #[must_use]
+    pub fn replicas_on_host_of(&self, replica: ReplicaId) -> usize {
+        let host = |endpoint: &Endpoint| host_of(&endpoint.address).to_ascii_lowercase();
+        let own = self.endpoints.get(&replica).map(host);
+        self.endpoints.values().filter(|endpoint| Some(host(endpoint)) == own).count()
+    }
+
     /// Where each replica listens, by number. One whose host has no address right now is left out, with a warning: to
     /// the others it is like a replica that is down.
     pub async fn resolve(&self) -> BTreeMap<ReplicaId, SocketAddr> {

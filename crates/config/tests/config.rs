@@ -7,7 +7,7 @@ use config::{Config, ConfigError, FastPath, ReadOnly, ReadQuorum};
 use crypto::SecretKey;
 use engine::{Capabilities, Profile};
 use tempfile::TempDir;
-use types::{ClientId, ClusterId, Key, ShardId};
+use types::{ClientId, ClusterId, Key, ReplicaId, ShardId};
 
 static FIVE: Profile = Profile {
     name: "five",
@@ -299,6 +299,18 @@ fn replicas_of_several_hosts_may_answer_http_at_the_same_port_of_each() {
     let good = cluster_toml("placement = \"hash\"", 1);
     let on_two_hosts = good.replace("\"127.0.0.1:7401\"", "\"db1:7400\"").replace("127.0.0.1:7501", "127.0.0.1:7500");
     load(write_folder("client = 1", &on_two_hosts).path()).expect("each host has an address 127.0.0.1 of its own");
+}
+
+#[test]
+fn replicas_of_one_host_are_counted_however_its_name_is_written() {
+    let six = cluster_toml("placement = \"hash\"", 1);
+    let count = |text: &str| {
+        let topology = load(write_folder("client = 1", text).path()).expect("it is good").topology;
+        topology.replicas_on_host_of(ReplicaId { shard: ShardId(0), index: 0 })
+    };
+    assert_eq!(count(&six), 6);
+    let two_on_another = six.replace("\"127.0.0.1:7400\"", "\"db1:7400\"").replace("\"127.0.0.1:7401\"", "\"DB1:7401\"");
+    assert_eq!(count(&two_on_another), 2);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! ```text
 //! socket → TLS → frames → messages → signatures checked ┐            (tokio workers)
 //!                                                       ├→ mailbox → steps → one durable write → one signed root
-//! commands of its own side ─────────────────────────────┘            (the node loop, one thread)        │
+//! commands of its own side ─────────────────────────────┘            (the node loop, in one place)      │
 //!                                                                                                       │
 //! socket ← TLS ← frames, everything queued in one write ←───── one push a party ←───────────────────────┘
 //! ```
@@ -22,6 +22,7 @@
 //! - **Messages may be lost.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
+mod alarm;
 mod changes;
 pub mod clock;
 mod configuration;

@@ -26,9 +26,10 @@ use machine::{Machine, Time};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use types::{ClientId, Cluster, ReplicaId};
 
+use crate::alarm::Alarm;
 use crate::changes::{ChangeOptions, Changes, NotTakenOver};
 use crate::clock::{Clock, SteadyClock};
 use crate::connection::{Intake, Wire};
@@ -48,7 +49,8 @@ use crate::transport::{PeerState, PeerStates, Transport, check_identity, dials};
 pub enum RunOn {
     /// On a thread of its own: for machines that write to disk, and would hold up the connections.
     Thread,
-    /// As a task beside the connections: for machines that only compute. Saves two thread switches a round trip.
+    /// As a task beside the connections: for machines that only compute, and for replicas that have less than a core each. Saves two thread
+    /// switches a round trip.
     Task,
 }
 
@@ -267,7 +269,10 @@ where
         clock: clock.map_or_else(Clock::even, Clock::Steady),
     };
     match run_on {
-        RunOn::Task => drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task().await)) })),
+        RunOn::Task => {
+            let alarm = if listener.is_some() { Alarm::exact() } else { Alarm::default() };
+            drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task(alarm).await)) }));
+        }
         RunOn::Thread => {
             let run = move || drop(finished.send(node_loop.run_on_thread()));
             drop(thread::Builder::new().name(format!("loop {me}")).spawn(run)?);
@@ -392,7 +397,7 @@ where
         Ok(self.turns.into_machine())
     }
 
-    async fn run_as_task(mut self) -> Result<M, NodeError> {
+    async fn run_as_task(mut self, alarm: Alarm) -> Result<M, NodeError> {
         let mailbox = self.inbox.mailbox();
         while !self.inbox.is_done() {
             self.turn()?;
@@ -410,7 +415,7 @@ where
                     tokio::select! {
                         biased;
                         () = &mut inbound => {}
-                        () = sleep(wait) => {}
+                        () = alarm.wait(wait) => {}
                     }
                 }
             }
