@@ -70,7 +70,7 @@ pub(crate) enum Unread {
 pub struct Bounds {
     /// `localClock + δ`, in nanoseconds: no transaction may lie above.
     pub newest: u64,
-    /// Versions below this have been checkpointed, so nothing there can be judged. In nanoseconds.
+    /// Nothing below this is judged, in nanoseconds: versions there have been checkpointed, or this replica's process began later.
     pub oldest: u64,
     /// Writes below this may have been read without the replica remembering (it restarted, or let read
     /// timestamps go to bound its memory), so it votes against them. In nanoseconds.
@@ -85,7 +85,8 @@ pub(crate) type CheckResult = Result<Vec<TransactionId>, AbortReason>;
 pub enum AbortReason {
     /// L1: its timestamp lies too far in the future.
     TooNew,
-    /// Its author came so late with it, or it waited for its author or for somebody to finish it so long, that it is not judged any more.
+    /// Its author came so late with it, or it waited for its author or for somebody to finish it so long, that it is not judged any more; or
+    /// it was there before the replica's process.
     TooOld,
     /// L3: it claims to have read from a transaction that is not prepared here, or did not write that.
     InvalidDependency,

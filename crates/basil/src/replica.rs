@@ -67,6 +67,10 @@ pub struct Replica<M: StorageBackend> {
     quorums: Quorums,
     options: ReplicaOptions,
     is_new: bool,
+    /// Whether its clock was set since this process began.
+    has_time: bool,
+    /// What lies below, in nanoseconds, is voted down, unless it was voted on before this process began.
+    judges_from: u64,
     table: TransactionTable<M>,
     counts: ReplicaCounts,
     /// Election messages, for the transactions and views that this replica may lead.
@@ -505,7 +509,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let bounds = Bounds {
             newest: now.after_ms(self.options.time_bound_ms).0,
-            oldest: self.watermark(now),
+            oldest: self.watermark(now).max(self.judges_from),
             write_floor: self.table.write_floor(),
         };
         match check(&self.table.knowledge(transaction)?, transaction, bounds) {

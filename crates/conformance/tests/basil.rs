@@ -147,7 +147,7 @@ fn an_upgrade_of_shards_that_work_breaks_no_promise() {
     assert!(keeps_its_promises("upgrade").iter().any(|report| report.counts.upgraded > 0));
     for (seed, faults) in [(2, 1), (3, 2)] {
         let words =
-            format!("shards=1 faults={faults} clients=3 clock-good-ms=200 faulty=none clocks=skewed fault-phase-ms={}", 9_000 * faults);
+            format!("shards=1 faults={faults} clients=3 clock-good-ms=200 faulty=none clocks=skewed fault-phase-ms={}", 12_000 * faults);
         let report = run(&scenario("upgrade").with(&words).expect("the words are good"), seed, Tracing::On);
         assert!(report.is_clean(), "{report}");
         assert!(report.counts.upgraded > 5 * faults, "each is stopped once at least: {report}");

@@ -122,6 +122,7 @@ mutants! {
     WordsOfOldKey: "configurations", "what a replica said under a key that was changed still counts, as long as nobody signed it";
     JournalOfOldKey: "configurations", "a replica is held to what was told of its journal under a key that it has no more";
     JournalOfOldKeyRestored: "configurations", "a replica is held to what was told of its journal under a key that was changed while whoever was told was down";
+    EarlierKeysPromiseBroken: "configurations", "a replica that starts votes for what lies below what whoever had its earlier key may have promised";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
     ClientLimitFinal: "configurations", "a client takes refusals for its limits to mean that its transaction never happens";

@@ -3,7 +3,7 @@
 //! A replica answers no read and casts no vote before its own clock has reached the timestamp. So whatever is acknowledged lies in the
 //! past of `2f + 1` correct replicas' clocks ([`crate::replica_clocks`] builds on that), and nobody can read, or prepare, in the
 //! future to stop those who keep to the time. A request that comes early waits here, for the time bound at most. After the clock was
-//! set, all wait, until no client relies on what it showed before.
+//! set, all wait, until no client relies on what it showed before; and after a start for a time bound more (`restart`).
 //!
 //! What is due is taken out and served later, when it is the turn of whoever sent it ([`Machine::take_due`](machine::Machine::take_due)).
 

@@ -85,6 +85,8 @@ impl<M: StorageBackend> Replica<M> {
             quorums,
             options,
             is_new,
+            has_time: false,
+            judges_from: 0,
             table,
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
@@ -128,7 +130,11 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Its clock was set and shows `now`. For so many nanoseconds clients may rely on what it showed before.
     pub(crate) fn set_clock(&mut self, now: Time, relied_on_ns: u64) {
-        self.early.keep_all_until(Time(now.0.saturating_add(relied_on_ns)));
+        let serves_from = Time(now.0.saturating_add(relied_on_ns));
+        self.early.keep_all_until(serves_from);
+        if !std::mem::replace(&mut self.has_time, true) {
+            self.begin_anew(serves_from);
+        }
         let undecided = self.table.undecided_ids();
         for id in &undecided {
             if let Some(state) = self.table.get_mut(*id) {
@@ -139,6 +145,25 @@ impl<M: StorageBackend> Replica<M> {
         self.catch_up = CatchUp::new(self.me, &self.options, now).after_page(self.catch_up.last_page());
         self.rebuild = Rebuild::default();
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
+    }
+}
+
+/// What was promised in this replica's place before this process began.
+impl<M: StorageBackend> Replica<M> {
+    /// This process knows the time, and reads and votes from `serves_from` on. Others may have been promised, in this replica's place, what its
+    /// journal does not say: by whoever had stolen its earlier key, before the operators changed it. Who believed that went by the earlier
+    /// key, so its timestamp lies below `serves_from` and the time bound ([`crate::replica_clocks`] has the same argument). So this replica
+    /// votes down whatever lies there, unless it had voted on it before: whatever was read there stays as it was read. It serves when its clock
+    /// has come so far. A later process keeps to that for writes, whatever its clock shows: it is in the journal as a read ceiling.
+    fn begin_anew(&mut self, serves_from: Time) {
+        // One that starts for the first time is not held to anything.
+        if self.is_new || broken(Mutant::EarlierKeysPromiseBroken) || broken(Mutant::ServesAtOnce) {
+            return;
+        }
+        let judges_from = serves_from.after_ms(self.options.time_bound_ms);
+        self.judges_from = judges_from.0;
+        self.table.raise_read_ceiling(judges_from.0);
+        self.early.keep_all_until(judges_from);
     }
 }
 
@@ -200,11 +225,14 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
 
 #[cfg(test)]
 mod tests {
+    use machine::{Machine as _, Outbox};
     use store::{Memory, Options, Store};
-    use types::{ClientId, Key, ShardId, Timestamp, Value};
+    use types::{ClientId, ClientLimits, Key, Party, Permission, Placement, Session, ShardId, Timestamp, Value};
 
     use super::*;
-    use crate::certificate::Decision;
+    use crate::certificate::{Decision, Vote};
+    use crate::check::AbortReason;
+    use crate::message::{Message, Unsigned};
     use crate::testing::one_shard;
     use crate::transaction::{Transaction, Write};
 
@@ -220,5 +248,103 @@ mod tests {
         let record = Record::Decided { transaction: Some(transaction), id, decision: Decision::Commit };
         restore(&mut table, record, Quota::prepare(QuotaOwner::Client(ClientId(1))), Time(0)).expect("memory does not fail");
         assert!(table.get(id).expect("it is there").transaction.is_packed());
+    }
+
+    const BEGUN: Time = Time(1_000_000_000_000);
+    /// When the next process knows the time, and for how long clients rely on what its clock showed before.
+    const STARTED: Time = Time(BEGUN.0 + 3_000_000_000);
+    const RELIED_ON_NS: u64 = 2_000_000_000;
+    const AUTHOR: Party = Party::Client(ClientId(1), Session(1));
+
+    /// One shard of six replicas, and a client with all rights. Replica 0 has this key.
+    fn with_key(key: u8) -> Arc<Cluster> {
+        let keys = (0..6).map(|index| [if index == 0 { key } else { index }; 32]).collect();
+        let all = vec![Key::from("")];
+        let client = Permission { public_key: [9; 32], read_prefixes: all.clone(), write_prefixes: all, limits: ClientLimits::default() };
+        let (id, permissions) = (one_shard().id(), vec![(ClientId(1), client)]);
+        Arc::new(Cluster::new(id, 1, Placement::Hash, vec![keys], permissions).expect("the parts fit"))
+    }
+
+    /// Replica 0 on `disk`, whose clock is set at `now`.
+    fn start(disk: &Memory, key: u8, now: Time, relied_on_ns: u64) -> Replica<Memory> {
+        let store = Store::open(disk.clone(), Options::default()).expect("it opens");
+        let me = ReplicaId { shard: ShardId(0), index: 0 };
+        let mut replica = Replica::open(with_key(key), me, ReplicaOptions::default(), store, now).expect("it comes back");
+        replica.set_clock(now, relied_on_ns);
+        replica.table.store.sync().expect("memory does not fail");
+        replica
+    }
+
+    fn write(key: &str, time: u64) -> Transaction {
+        let write = Write { key: Key::from(key), value: Some(Value::from("1")) };
+        Transaction::new(with_key(0).id(), Timestamp::new(time, ClientId(1)), vec![], vec![write]).expect("it is small")
+    }
+
+    /// What `replica` votes on `transaction` when its author brings it at `now`; nothing while it waits.
+    fn vote(replica: &mut Replica<Memory>, now: u64, transaction: &Transaction) -> Option<Vote> {
+        let mut out = Outbox::default();
+        replica.receive(Time(now), AUTHOR, Message::Prepare { transaction: transaction.clone() }, &mut out).expect("memory does not fail");
+        while let Some(from) = replica.take_due(Time(now)) {
+            replica.serve_kept(Time(now), from, &mut out);
+        }
+        replica.table.store.sync().expect("memory does not fail");
+        let vote = |(_, unsigned): &(Party, Unsigned)| match unsigned {
+            Unsigned::Vote { statement, .. } if statement.id == transaction.id() => Some(statement.vote),
+            _ => None,
+        };
+        out.unsigned.iter().find_map(vote)
+    }
+
+    /// Whoever had stolen the earlier key of replica 0 let a client read, at a time of which the journal of replica 0 says nothing. Were it to
+    /// vote for a write below, one more liar could have that committed, and what was read would not have been the newest.
+    #[test]
+    fn what_was_there_before_a_replica_started_is_voted_down() {
+        let disk = Memory::new("promises");
+        let voted = write("voted", BEGUN.0);
+        assert_eq!(vote(&mut start(&disk, 0, BEGUN, 0), BEGUN.0, &voted), Some(Vote::Commit), "who never was there waits for nothing");
+        // Its operators give it another key. Clients may have been told so when nobody relies any more on what its clock showed.
+        let mut replica = start(&disk, 10, STARTED, RELIED_ON_NS);
+        let judges_from = STARTED.0 + RELIED_ON_NS + ReplicaOptions::default().time_bound_ms * 1_000_000;
+        let (before, after) = (write("before", BEGUN.0 + 1_000_000), write("just before", judges_from - 1));
+        assert_eq!(vote(&mut replica, judges_from - 1, &before), None, "EarlierKeysPromiseBroken: it serves too early");
+        for transaction in [&before, &after] {
+            let cast = vote(&mut replica, judges_from, transaction);
+            assert_eq!(cast, Some(Vote::Abort), "EarlierKeysPromiseBroken: it may lie below what was promised to a reader");
+            assert_eq!(replica.abort_reason_of(transaction.id()), Some(AbortReason::TooOld));
+        }
+        assert_eq!(vote(&mut replica, judges_from, &voted), Some(Vote::Commit), "what it voted on before keeps its vote");
+        assert_eq!(vote(&mut replica, judges_from, &write("now", judges_from)), Some(Vote::Commit));
+        // Whoever finishes what another began is told the same.
+        let (recovered, mut out) = (write("recovered", judges_from - 2), Outbox::default());
+        replica.enter(Time(judges_from), AUTHOR, crate::transaction_state::Purpose::Finish, &recovered);
+        replica.note_authored(recovered.id(), true);
+        replica.vote(Time(judges_from), &recovered, &mut out).expect("memory does not fail");
+        assert_eq!(replica.abort_reason_of(recovered.id()), Some(AbortReason::TooOld));
+    }
+
+    #[test]
+    fn a_later_process_keeps_to_what_an_earlier_one_took_for_promised() {
+        let disk = Memory::new("promises");
+        drop(start(&disk, 0, BEGUN, 0));
+        assert_eq!(vote(&mut start(&disk, 0, BEGUN, 0), BEGUN.0 + 1, &write("a", BEGUN.0)), None, "something is in the journal");
+        drop(start(&disk, 10, STARTED, RELIED_ON_NS));
+        // Its clock shows less than it would have by then: so would those of all, if all were set back and started together.
+        let mut replica = start(&disk, 10, STARTED, 0);
+        let judges_from = STARTED.0 + ReplicaOptions::default().time_bound_ms * 1_000_000;
+        let below = write("below", judges_from);
+        assert_eq!(vote(&mut replica, judges_from, &below), Some(Vote::Abort));
+        assert_eq!(replica.abort_reason_of(below.id()), Some(AbortReason::ReadTimestamp));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_forward_leaves_what_this_process_remembers() {
+        let disk = Memory::new("forward");
+        drop(start(&disk, 0, BEGUN, 0));
+        let mut replica = start(&disk, 0, STARTED, 0);
+        let later = STARTED.after_ms(10_000);
+        replica.set_clock(later, RELIED_ON_NS);
+        let serves_from = later.0 + RELIED_ON_NS;
+        assert_eq!(vote(&mut replica, serves_from - 1, &write("a", later.0)), None);
+        assert_eq!(vote(&mut replica, serves_from, &write("b", later.0)), Some(Vote::Commit));
     }
 }

@@ -287,9 +287,9 @@ impl System for Basil {
         ProcessOptions { replica: ReplicaOptions { window_ms, time_bound_ms, clock_good_ms, seed, ..version.replica }, ..version }
     }
 
-    /// Until then it votes for no write that it may have let be read past before.
+    /// Until then it votes for nothing, as it may have let it be read past before.
     fn ready_after_ms(setting: &Setting) -> u64 {
-        setting.engine.replica.time_bound_ms.max(setting.engine.replica.clock_good_ms) + READY_MORE_MS
+        setting.engine.replica.time_bound_ms + setting.engine.replica.clock_good_ms + READY_MORE_MS
     }
 
     fn open(
