@@ -35,6 +35,7 @@ use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, WAIT_US_MIN, wait
 use crate::certificate::{Certificate, Decision, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
 use crate::commit_relay::{RecentCommits, Relays};
+use crate::doubts::Doubts;
 use crate::lost_reads::LostReads;
 use crate::message::{Conflict, Message, Refusal, Subject};
 use crate::quorum::Quorums;
@@ -92,6 +93,7 @@ pub struct Coordinator {
     slow_replicas: SlowReplicas,
     connections: Connections,
     round_trips: RoundTrips,
+    doubts: Doubts,
     /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's.
     usual_commit: MedianDuration,
     /// How long they take from their timestamps to their end.
@@ -116,6 +118,7 @@ impl Coordinator {
         let quorums = Quorums::new(cluster.faults());
         Self {
             round_trips: RoundTrips::new(quorums, shards),
+            doubts: Doubts::new(shards, quorums.replicas()),
             slow_replicas: SlowReplicas::new(shards, quorums.replicas()),
             connections: Connections::new(shards, quorums.replicas()),
             checked_by: CheckedBy::new(&cluster),

@@ -37,6 +37,7 @@ pub mod certificate;
 pub mod check;
 mod commit_relay;
 pub mod coordinator;
+mod doubts;
 mod key_times;
 mod lost_reads;
 pub mod message;

@@ -123,6 +123,16 @@ impl KeyReplies {
         self.heard.count() - self.heard.and(found.validated).count()
     }
 
+    /// Whoever names a newer committed version than `found`, though so many validate that one that no newer one can have committed
+    /// ([`crate::doubts`]).
+    pub fn refuted(&self, found: &ReadFound, quorums: Quorums) -> Voters {
+        if found.dependency.is_some() || found.validated.count() < quorums.validation() {
+            return Voters::default();
+        }
+        let newer = self.committed.iter().filter(|(version, _, _)| *version > found.version);
+        newer.fold(Voters::default(), |refuted, (_, _, voters)| refuted.or(*voters))
+    }
+
     /// The highest version that at least `f + 1` replicas vouch for: one of those is correct. A committed version
     /// counts by those who have it committed, a prepared one by those who have that very transaction prepared; the
     /// two are not added up, or liars could pass off a transaction of theirs for the one that wrote a version.

@@ -218,6 +218,7 @@ scripts! {
     what_liars_made_up_leaves_room_for_others
     what_silent_turns_wrote_is_lost_with_the_power_and_learned_again
     what_was_read_of_the_past_stays_so
+    who_alone_names_a_newer_version_is_asked_last
     who_has_logged_nothing_goes_by_what_f_plus_1_have_logged
     who_votes_later_than_logging_takes_is_not_waited_for
     writeback_brings_the_transaction_to_a_replica_that_missed_it

@@ -161,10 +161,10 @@ impl Coordinator {
         }
     }
 
-    /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first, and of them the nearest.
+    /// Sends a read to up to `count` replicas that were not asked yet, in the order of [`Coordinator::by_choice`].
     fn ask(&mut self, now: Time, number: u64, count: usize, out: &mut Out) {
         let Some(shard) = self.requests.get(&number).map(|request| request.shard) else { return };
-        let by_choice = self.by_choice(shard, number, count);
+        let by_choice = self.by_choice(now, shard, number, count);
         let Some(request) = self.requests.get_mut(&number) else { return };
         let Some(operation) = self.operations.get(&request.operation) else { return };
         let mut left = count;
@@ -183,8 +183,9 @@ impl Coordinator {
         self.timers.set(Timer::ReadEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
     }
 
-    /// The replicas of `shard` as they are asked when `count` are wanted: those thought to be up first, and of them the nearest.
-    pub(super) fn by_choice(&self, shard: ShardId, number: u64, count: usize) -> Vec<ReplicaId> {
+    /// The replicas of `shard` as they are asked when `count` are wanted: those thought to be up first, and of them the nearest; and last those
+    /// that have named what never committed.
+    pub(super) fn by_choice(&self, now: Time, shard: ShardId, number: u64, count: usize) -> Vec<ReplicaId> {
         let mut replicas: Vec<ReplicaId> = self.cluster.replicas_of(shard).collect();
         let suspects = self.suspects[usize::from(shard.0)];
         let first = usize::try_from(number % replicas.len() as u64).unwrap_or(0);
@@ -192,7 +193,8 @@ impl Coordinator {
         let near_us = self.round_trips.near_us(shard, count);
         // Stable: those who are as good as one another take turns.
         let may_be_silent = |replica: &ReplicaId| suspects.contains(replica.index) || !self.connections.has(*replica);
-        replicas.sort_by_key(|replica| (may_be_silent(replica), !self.round_trips.is_near(*replica, near_us)));
+        replicas
+            .sort_by_key(|replica| (self.doubts.has(*replica, now), may_be_silent(replica), !self.round_trips.is_near(*replica, near_us)));
         replicas
     }
 
@@ -262,7 +264,7 @@ impl Coordinator {
             self.settled_by(now, (operation.mode, settles), operation.started, request.rounds > 0 || all_replied, request.rounds)
         {
             if are_final(&choices, needed) {
-                self.request_done(number, choices, out);
+                self.request_done(now, number, choices, out);
             } else if all_replied && request.asked.count() < everyone {
                 self.ask(now, number, everyone, out);
             }
@@ -272,7 +274,7 @@ impl Coordinator {
                 self.ask(now, number, everyone, out);
             }
         } else if newest || (has_weak_quorum && all_replied && request.asked.count() >= everyone) {
-            self.request_done(number, choices, out);
+            self.request_done(now, number, choices, out);
         } else if all_replied && request.asked.count() < everyone {
             // Somebody names a newer version than is vouched for. Of a committed one at least 2f + 1 correct replicas
             // know, so that all together can vouch for it.
@@ -282,15 +284,18 @@ impl Coordinator {
         // Else writes are on their way, or somebody is silent: the timer goes on.
     }
 
-    fn request_done(&mut self, number: u64, choices: Vec<Choice>, out: &mut Out) {
+    fn request_done(&mut self, now: Time, number: u64, choices: Vec<Choice>, out: &mut Out) {
         let Some(request) = self.requests.remove(&number) else { return };
         self.timers.cancel(&Timer::ReadEscalation(number));
         let Some(operation) = self.operations.get_mut(&request.operation) else { return };
-        for choice in choices {
+        let mut refuted = Voters::default();
+        for (replies, choice) in request.keys.iter().zip(choices) {
             if let Choice::Newest(found) | Choice::WeakQuorum(found) = choice {
+                refuted = refuted.or(replies.refuted(&found, self.quorums));
                 operation.found.insert(found.key.clone(), found);
             }
         }
+        self.doubts.note(request.shard, refuted, now);
         operation.requests_open -= 1;
         if operation.requests_open > 0 {
             return;
@@ -323,7 +328,7 @@ impl Coordinator {
             None => !choices.contains(&Choice::Nothing) && !may_wait,
         };
         if is_enough {
-            self.request_done(number, choices, out);
+            self.request_done(now, number, choices, out);
             return;
         }
         let Some(request) = self.requests.get_mut(&number) else { return };

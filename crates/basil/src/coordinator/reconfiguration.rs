@@ -49,6 +49,7 @@ impl Coordinator {
         let is_ahead = self.checked_by.keys != ReplicaKeys::of(&self.cluster);
         let has_changed = |replica: &ReplicaId| is_ahead || self.cluster.replica_key(*replica) != cluster.replica_key(*replica);
         let rotated: Vec<ReplicaId> = cluster.replicas().filter(has_changed).collect();
+        rotated.iter().for_each(|replica| self.doubts.forget(*replica));
         let keys = ReplicaKeys::of(&cluster);
         self.cluster = cluster;
         if keys != self.checked_by.keys {

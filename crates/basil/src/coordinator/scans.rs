@@ -336,7 +336,7 @@ impl Coordinator {
     /// Asks up to `count` replicas for a page that were not asked yet.
     fn ask_page(&mut self, now: Time, number: u64, count: usize, out: &mut Out) {
         let Some(shard) = self.scan_requests.get(&number).map(|request| request.shard) else { return };
-        let by_choice = self.by_choice(shard, number, count);
+        let by_choice = self.by_choice(now, shard, number, count);
         let Some(request) = self.scan_requests.get_mut(&number) else { return };
         let Some(scan) = self.scans.get(&request.operation) else { return };
         let mut left = count;
