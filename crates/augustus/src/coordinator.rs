@@ -198,12 +198,17 @@ impl Coordinator {
         self.attempts.len()
     }
 
+    /// Whether another transaction may begin.
+    pub fn has_room(&self) -> bool {
+        self.attempts.len() < UNDER_WAY_MAX
+    }
+
     /// Runs a transaction, and gives its id.
     ///
     /// # Errors
     /// When it is over a limit.
     pub fn run(&mut self, operations: Vec<Operation>, out: &mut Vec<Output>) -> Result<TransactionId, CannotBegin> {
-        if self.attempts.len() >= UNDER_WAY_MAX {
+        if !self.has_room() {
             return Err(CannotBegin::TooMany);
         }
         let transaction = self.transaction(operations)?;

@@ -4,7 +4,7 @@
 //! Replicas take no request that lies far from its process's last ones, and remember the last [`REPLIES_MAX`] transactions of a process.
 //! So what is under way at a shard stays within a span of numbers ([`Orders::has_room`]), and what is answered late is still remembered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,8 +19,10 @@ use crate::multicast::message::{Message, ReplySignature};
 use crate::multicast::request::{Request, RequestKey};
 use crate::request::Answer;
 
-/// How long to wait before an order is said again, in milliseconds.
+/// How long to wait before an order is said again, in milliseconds, and how often that doubles: where it takes long because there is much to do,
+/// what is said again is more to do.
 const RETRY_MS: u64 = 500;
+const RETRY_DOUBLINGS: u32 = 2;
 /// How far the numbers of what is under way at a shard may lie apart before another transaction begins there: fewer than are remembered.
 const SPAN_MAX: u64 = REPLIES_MAX as u64 - 16;
 
@@ -35,7 +37,7 @@ pub(crate) struct Orders {
     shards: Vec<Numbers>,
     under_way: BTreeMap<u64, UnderWay>,
     /// When each is to be said again.
-    retries: VecDeque<(Time, u64)>,
+    retries: BTreeSet<(Time, u64)>,
     /// How often one was said again.
     pub retried: u64,
 }
@@ -54,12 +56,15 @@ struct UnderWay {
     number: u64,
     message: Message,
     gives_up_at: Time,
+    /// How often it was said, and when it is to be said again.
+    said: u32,
+    again_at: Time,
 }
 
 impl Orders {
     pub fn new(cluster: Arc<Cluster>, client: ClientId, session: Session, timeout_ms: u64) -> Self {
         let shards = cluster.shards().map(|_| Numbers::default()).collect();
-        Self { cluster, client, session, timeout_ms, shards, under_way: BTreeMap::new(), retries: VecDeque::new(), retried: 0 }
+        Self { cluster, client, session, timeout_ms, shards, under_way: BTreeMap::new(), retries: BTreeSet::new(), retried: 0 }
     }
 
     /// Whether another transaction may begin at a shard. What ends one that has begun always may.
@@ -76,14 +81,16 @@ impl Orders {
         let key = RequestKey { client: self.client, session: self.session, number };
         let message = Message::Request(Request { key, payload: request.to_bytes().into() });
         let gives_up_at = now.after_ms(self.timeout_ms);
-        self.under_way.insert(order, UnderWay { shard, number, message, gives_up_at });
+        self.under_way.insert(order, UnderWay { shard, number, message, gives_up_at, said: 0, again_at: now });
         self.say(now, order, outbox);
     }
 
     fn say<U, E>(&mut self, now: Time, order: u64, outbox: &mut Outbox<Message, U, E>) {
-        let UnderWay { shard, message, .. } = &self.under_way[&order];
+        let Some(UnderWay { shard, message, said, again_at, .. }) = self.under_way.get_mut(&order) else { return };
         self.cluster.replicas_of(*shard).for_each(|replica| outbox.send(Party::Replica(replica), message.clone()));
-        self.retries.push_back((now.after_ms(RETRY_MS), order));
+        *again_at = now.after_ms(RETRY_MS << (*said).min(RETRY_DOUBLINGS));
+        *said += 1;
+        self.retries.insert((*again_at, order));
     }
 
     /// What a replica has said, if that can be the answer to an order that is under way. The signature has been checked, but not what it
@@ -103,37 +110,30 @@ impl Orders {
 
     /// Enough have answered this order, or nobody waits for it any more.
     pub fn end(&mut self, order: u64) {
-        if let Some(UnderWay { shard, number, .. }) = self.under_way.remove(&order) {
+        if let Some(UnderWay { shard, number, again_at, .. }) = self.under_way.remove(&order) {
             self.shards[usize::from(shard.0)].orders.remove(&number);
-        }
-        while self.retries.front().is_some_and(|(_, order)| !self.under_way.contains_key(order)) {
-            self.retries.pop_front();
+            self.retries.remove(&(again_at, order));
         }
     }
 
     /// Says again what was not answered. Gives the orders for which it is too late: these have ended.
     pub fn on_tick<U, E>(&mut self, now: Time, outbox: &mut Outbox<Message, U, E>) -> Vec<u64> {
         let mut late = Vec::new();
-        while self.retries.front().is_some_and(|(at, _)| *at <= now)
-            && let Some((_, order)) = self.retries.pop_front()
-        {
-            match self.under_way.get(&order) {
-                Some(under_way) if under_way.gives_up_at <= now => {
-                    self.end(order);
-                    late.push(order);
-                }
-                Some(_) => {
-                    self.retried += 1;
-                    self.say(now, order, outbox);
-                }
-                None => {}
+        while let Some((_, order)) = self.retries.first().copied().filter(|(at, _)| *at <= now) {
+            self.retries.pop_first();
+            if self.under_way.get(&order).is_some_and(|under_way| under_way.gives_up_at <= now) {
+                self.end(order);
+                late.push(order);
+            } else {
+                self.retried += 1;
+                self.say(now, order, outbox);
             }
         }
         late
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        self.retries.front().map(|(at, _)| *at)
+        self.retries.first().map(|(at, _)| *at)
     }
 }
 
@@ -195,6 +195,13 @@ mod tests {
         let again = Time(0).after_ms(RETRY_MS);
         assert_eq!(orders.deadline(), Some(again));
         assert_eq!((orders.on_tick(again, &mut outbox), outbox.sends.len()), (vec![], 4));
+        let mut gaps = Vec::new();
+        for _ in 0..3 {
+            let next = orders.deadline().expect("it is not answered");
+            gaps.push((next.0 - again.0) / 1_000_000);
+            assert_eq!(orders.on_tick(next, &mut outbox), []);
+        }
+        assert_eq!(gaps, [1_000, 3_000, 5_000], "later each time, and then every two seconds");
         assert_eq!(orders.on_tick(Time(0).after_ms(10_000), &mut outbox), [1]);
         assert!(orders.has_room(ShardId(0)) && orders.deadline().is_none());
     }

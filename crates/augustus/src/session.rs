@@ -278,22 +278,25 @@ impl Session {
         Ok(Begun::Transaction(purpose, ranges.into_iter().chain(compares).chain(writes).collect()))
     }
 
-    /// Begins what waits, as far as there is room at its shards.
+    /// Begins what waits, as far as there is room for it.
     fn begin_waiting(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.retain(|shards, queue| {
-            while shards.iter().all(|shard| self.orders.has_room(*shard))
-                && let Some(next) = queue.pop_front()
-            {
-                self.ordered.extend(shards.iter().map(|shard| (*shard, now)));
-                self.begin(now, next, outbox);
+        while self.coordinator.has_room()
+            && let Some((shards, mut queue)) = self.first_waiting().and_then(|shards| self.waiting.remove_entry(&shards))
+        {
+            let next = queue.pop_front().expect("something waits in each queue");
+            self.ordered.extend(shards.iter().map(|shard| (*shard, now)));
+            if !queue.is_empty() {
+                self.waiting.insert(shards, queue);
             }
-            !queue.is_empty()
-        });
-        self.waiting = waiting;
+            self.begin(now, next, outbox);
+        }
+    }
+
+    /// Where what has waited longest waits, of what there is room for at its shards.
+    fn first_waiting(&self) -> Option<Vec<ShardId>> {
+        let can_begin = self.waiting.iter().filter(|(shards, _)| shards.iter().all(|shard| self.orders.has_room(*shard)));
+        let (shards, _) = can_begin.min_by_key(|(_, queue)| queue.front().map(|waiting| waiting.gives_up_at))?;
+        Some(shards.clone())
     }
 
     fn begin(&mut self, now: Time, waiting: Waiting, outbox: &mut OutboxOf<Self>) {
@@ -566,5 +569,47 @@ impl engine::Session for Session {
             out.counter("cheat_stalled", "Transactions that it left pending", left);
             out.counter("cheat_honest", "Transactions that it left nobody", self.counts.executed.saturating_sub(left));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use machine::Outbox;
+    use types::{ClientId, Permission, Placement};
+
+    use super::*;
+    use crate::limits::UNDER_WAY_MAX;
+
+    const SHARDS: u16 = 8;
+
+    fn session() -> Session {
+        let key = |number: u16| crypto::SecretKey::from_bytes([u8::try_from(number).expect("few"); 32]).public();
+        let keys = (0..SHARDS).map(|shard| (1..=4).map(|index| key(shard * 4 + index)).collect()).collect();
+        let everything = vec![Key::from("")];
+        let permission =
+            Permission { public_key: key(99), read_prefixes: everything.clone(), write_prefixes: everything, ..Permission::default() };
+        let cluster = Cluster::new(types::ClusterId::new([7; 16]), 1, Placement::Hash, keys, vec![(ClientId(1), permission)]);
+        Session::new(Arc::new(cluster.expect("its parts fit")), Party::Client(ClientId(1), types::Session(1)), 10_000)
+            .expect("of this engine")
+    }
+
+    #[test]
+    fn more_than_can_be_under_way_waits_for_its_turn_and_is_not_refused() {
+        let (mut session, mut outbox) = (session(), Outbox::default());
+        let count = UNDER_WAY_MAX + 200;
+        for number in 0..count {
+            let write = engine::Operation::Put(Key::from(format!("key {number}").as_str()), Value::from("1"));
+            let timestamp = Timestamp::new(1, ClientId(1));
+            let request = engine::Request::Submit { timestamp, operations: vec![write] };
+            let operation = u64::try_from(number).expect("few");
+            session.step(Time(1 + operation), Input::Command(Ask { operation, request }), &mut outbox);
+        }
+        assert!(outbox.events.is_empty(), "nobody is refused");
+        assert_eq!((session.under_way.len(), outbox.sends.len()), (UNDER_WAY_MAX, 4 * UNDER_WAY_MAX));
+        // All wait for the same reason, so who has waited longest is next, at whatever shard.
+        let oldest = session.waiting.values().flatten().map(|waiting| waiting.gives_up_at).min();
+        let next = session.first_waiting().expect("there is room at all shards");
+        assert_eq!(session.waiting[&next].front().map(|waiting| waiting.gives_up_at), oldest);
+        assert_eq!(oldest, Some(Time(1 + UNDER_WAY_MAX as u64).after_ms(10_000)));
     }
 }
