@@ -163,7 +163,7 @@ pub enum Command {
 pub enum Cores {
     /// Replicas check signatures on all of them, and are not interrupted whenever something arrives for another.
     Replicas,
-    /// A replica that has less than a core to itself does everything on one thread.
+    /// A replica that has less than a core to itself does nearly everything on one thread.
     PartOfOne,
     /// Many clients at once use all of them.
     All,

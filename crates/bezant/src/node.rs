@@ -58,7 +58,7 @@ pub struct NodeArgs {
 
 impl NodeArgs {
     /// The threads that the replica is to have. Where more replicas share its host than that has cores, each hand-over from one of its
-    /// threads to another is one more wait for a core, and it does all its work on one.
+    /// threads to another is one more wait for a core, and it does nearly all its work on one.
     pub fn cores(&self) -> Cores {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         // What is wrong with its files is said when it runs.

@@ -5,7 +5,7 @@
 //! ```text
 //! socket → TLS → frames → messages → signatures checked ┐            (tokio workers)
 //!                                                       ├→ mailbox → steps → one durable write → one signed root
-//! commands of its own side ─────────────────────────────┘            (the node loop, in one place)      │
+//! commands of its own side ─────────────────────────────┘            (the node loop)                    │
 //!                                                                                                       │
 //! socket ← TLS ← frames, everything queued in one write ←───── one push a party ←───────────────────────┘
 //! ```
