@@ -27,8 +27,9 @@ pub(crate) trait Knowledge {
     fn writer_of(&self, version: Timestamp) -> Option<TransactionId>;
     /// Whether a prepared or committed transaction above `timestamp` read a version of `key` below it.
     fn reader_past(&self, key: &Key, timestamp: Timestamp) -> ReaderPast;
-    /// `RTS`: the newest timestamp at which anybody may have read `key`, by itself or in a range.
-    fn read_timestamp(&self, key: &Key) -> Timestamp;
+    /// `RTS`: the newest timestamp at which anybody may have read the key that the transaction's write number `write` names, by itself or in
+    /// a range.
+    fn read_timestamp(&self, write: usize) -> Timestamp;
 }
 
 /// What a replica knows of a transaction that another one read from.
@@ -175,9 +176,9 @@ pub(crate) fn check(known: &impl Knowledge, transaction: &Transaction, bounds: B
     for range in 0..transaction.ranges().len() {
         check_range(known, range)?;
     }
-    for write in transaction.writes() {
+    for (number, write) in transaction.writes().iter().enumerate() {
         if known.holds(&write.key) {
-            check_write(known, transaction.timestamp(), bounds, write)?;
+            check_write(known, transaction.timestamp(), bounds, number, write)?;
         }
     }
     pending.sort_unstable();
@@ -248,13 +249,13 @@ fn check_range(known: &impl Knowledge, range: usize) -> Result<(), AbortReason> 
     }
 }
 
-fn check_write(known: &impl Knowledge, timestamp: Timestamp, bounds: Bounds, write: &Write) -> Result<(), AbortReason> {
+fn check_write(known: &impl Knowledge, timestamp: Timestamp, bounds: Bounds, number: usize, write: &Write) -> Result<(), AbortReason> {
     match known.reader_past(&write.key, timestamp) {
         ReaderPast::Is(other) if !broken(Mutant::ReaderMissed) => return Err(AbortReason::ReadByOther(other)), // L10-11
         ReaderPast::Unknown => return Err(AbortReason::ReadTimestamp), // As if one were found: a vote to abort is always safe.
         ReaderPast::None | ReaderPast::Is(_) => {}
     }
-    let is_read_past = known.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
+    let is_read_past = known.read_timestamp(number) > timestamp && !broken(Mutant::ReadTimestampIgnored);
     if is_read_past || (timestamp.time < bounds.write_floor && !broken(Mutant::WriteFloorIgnored)) {
         return Err(AbortReason::ReadTimestamp); // L12-13
     }
@@ -342,7 +343,7 @@ mod tests {
         fn reader_past(&self, _: &Key, _: Timestamp) -> ReaderPast {
             self.reader_past.unwrap_or(ReaderPast::None)
         }
-        fn read_timestamp(&self, _: &Key) -> Timestamp {
+        fn read_timestamp(&self, _: usize) -> Timestamp {
             at(self.read_timestamp)
         }
     }

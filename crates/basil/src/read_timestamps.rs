@@ -37,12 +37,23 @@ impl ReadTimestamps {
         Timestamp::new(time, ClientId(client))
     }
 
+    /// The same of each of `keys`.
+    pub fn get_each<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> SmallVec<[Timestamp; 16]> {
+        let newest = self.prefetched(keys).into_iter().map(|bucket| self.newest[bucket]);
+        newest.map(|[time, client]| Timestamp::new(time, ClientId(client))).collect()
+    }
+
+    /// The buckets of `keys`, read together, so that the waits for memory overlap.
+    fn prefetched<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> SmallVec<[usize; 16]> {
+        let buckets: SmallVec<[usize; 16]> = keys.map(|key| self.bucket(key)).collect();
+        // The sum does not matter.
+        black_box(buckets.iter().fold(0, |sum, bucket| sum ^ self.newest[*bucket][0]));
+        buckets
+    }
+
     /// Remembers that `keys` were read at `timestamp`.
     pub fn raise(&mut self, keys: &[Key], timestamp: Timestamp) {
-        let buckets: SmallVec<[usize; 16]> = keys.iter().map(|key| self.bucket(key)).collect();
-        // The sum does not matter: the buckets are read together, so that the waits for memory overlap.
-        black_box(buckets.iter().fold(0, |sum, bucket| sum ^ self.newest[*bucket][0]));
-        for bucket in buckets {
+        for bucket in self.prefetched(keys.iter()) {
             let [time, client] = &mut self.newest[bucket];
             if Timestamp::new(*time, ClientId(*client)) < timestamp {
                 (*time, *client) = (timestamp.time, timestamp.client.0);

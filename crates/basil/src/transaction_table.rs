@@ -3,6 +3,7 @@
 mod knowledge;
 mod ranges;
 mod remembering;
+mod writing;
 
 pub(crate) use ranges::untold_by;
 
@@ -17,6 +18,7 @@ use store::{KeyMeta, StorageBackend, Store, StoreError, Version, VersionRef};
 use types::codec::Encode as _;
 use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
+use self::writing::Writing;
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::AbortReason;
 use crate::message::{ClientLimit, CommitDigest, KeyVersion, Place};
@@ -84,8 +86,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     shard: ShardId,
     read_timestamps: ReadTimestamps,
     range_timestamps: RangeTimestamps,
-    /// The keys that have undecided writers, in order. Undecided transactions are bounded, and so are these.
-    written: BTreeSet<Key>,
+    /// The keys that have undecided writers.
+    writing: Writing,
     /// An earlier incarnation may have let keys be read above writes below this, in nanoseconds.
     write_floor: u64,
     /// The highest timestamp for which this replica has voted, in nanoseconds.
@@ -174,7 +176,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             shard,
             read_timestamps: ReadTimestamps::new(seed, read_timestamps),
             range_timestamps: RangeTimestamps::new(),
-            written: BTreeSet::new(),
+            writing: Writing::default(),
             write_floor: 0,
             voted_up_to: 0,
             low_watermark: 0,
@@ -685,6 +687,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     fn make_versions(&mut self, transaction: &Transaction, order_key: OrderKey) {
         let timestamp = transaction.timestamp();
         self.timestamp_holders.insert(timestamp, order_key.1);
+        self.writing.end(order_key);
         self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
         if broken(Mutant::CommittedReaderMissed) {
             transaction.reads().iter().for_each(|read| self.store.update_meta_if_present(&read.key, |key| key.readers.remove(order_key)));
@@ -695,7 +698,7 @@ impl<M: StorageBackend> TransactionTable<M> {
                 let mut was_last = false;
                 self.store.commit_with_meta(&write.key, version, |key| was_last = key.remove_writer(order_key));
                 if was_last {
-                    self.written.remove(&write.key);
+                    self.writing.leave(&write.key);
                 }
             }
         }
@@ -717,17 +720,15 @@ impl<M: StorageBackend> TransactionTable<M> {
                 self.store.update_meta(&read.key, |key| key.readers.add(order_key, read.version));
             }
         }
-        for write in transaction.writes().iter().filter(|_| decision != Decision::Commit) {
-            if self.holds(&write.key) {
-                let mut is_first = false;
-                self.store.update_meta(&write.key, |key| {
-                    is_first = key.writers.is_empty();
-                    key.writers.add(order_key, ());
-                });
-                if is_first {
-                    self.written.insert(write.key.detached());
+        if decision != Decision::Commit && !transaction.writes().is_empty() {
+            self.writing.begin(order_key);
+            for write in transaction.writes() {
+                if self.holds(&write.key) {
+                    self.store.update_meta(&write.key, |key| key.writers.add(order_key, ()));
+                    self.writing.enter(&write.key);
                 }
             }
+            self.keep_very_many_in_order();
         }
         // Nothing is written into these below its timestamp any more, for as long as anything that old is judged.
         for range in transaction.ranges().iter().filter(|_| !broken(Mutant::RangeUnprotected)) {
@@ -752,20 +753,22 @@ impl<M: StorageBackend> TransactionTable<M> {
         if !means_to_write {
             return;
         }
+        self.writing.end(order_key);
         for write in transaction.writes() {
             let mut was_last = false;
             self.store.update_meta_if_present(&write.key, |key| was_last = key.remove_writer(order_key));
             if was_last {
-                self.written.remove(&write.key);
+                self.writing.leave(&write.key);
             }
         }
     }
 
     /// Forgets every decided transaction below `watermark`, and those that were voted down and concern nobody here: down
     /// there no other vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
-    /// are never forgotten.
+    /// are never forgotten. Keys being written are no longer kept in order if nobody has asked for them since the last call.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
         self.forgotten_up_to = (watermark, 0); // Lower than before, if the clock was set back: what is above grows old again.
+        self.forget_unasked_order();
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
         below.into_iter().filter(|id| !self.forget_ended(*id)).collect()
     }

@@ -40,9 +40,16 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         let left = bytes_left(self);
         let unread = self.unread(transaction, left)?;
+        let read_timestamps = self.readers_of_each(transaction.writes().iter().map(|write| &write.key)).collect();
         let readers_max = READERS_MAX + READERS_EACH_MAX * transaction.writes().len();
         let readers_left = Cell::new(if broken(Mutant::ReadersUncounted) { usize::MAX } else { readers_max });
-        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp, newest, unread, readers_left })
+        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp, newest, unread, read_timestamps, readers_left })
+    }
+
+    /// The newest reader of each of `keys`, by itself or in a range, or a later one.
+    fn readers_of_each<'a>(&self, keys: impl Iterator<Item = &'a Key> + Clone) -> impl Iterator<Item = Timestamp> {
+        let by_key = self.read_timestamps.get_each(keys.clone());
+        by_key.into_iter().zip(keys).map(|(by_key, key)| by_key.max(self.range_timestamps.get(key)))
     }
 }
 
@@ -55,6 +62,8 @@ pub(crate) struct TableKnowledge<'a, M: StorageBackend> {
     newest: SmallVec<[(Option<Timestamp>, Option<OrderKey>); 8]>,
     /// What there is in each range read, beside what was read there.
     unread: Vec<Unread>,
+    /// When each key written was read last.
+    read_timestamps: SmallVec<[Timestamp; 8]>,
     /// How many more readers are looked at.
     readers_left: Cell<usize>,
 }
@@ -113,8 +122,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
         ReaderPast::None
     }
 
-    fn read_timestamp(&self, key: &Key) -> Timestamp {
-        let (by_key, by_range) = self.table.readers_of(key);
-        by_key.max(by_range)
+    fn read_timestamp(&self, write: usize) -> Timestamp {
+        self.read_timestamps[write]
     }
 }

@@ -25,6 +25,9 @@ pub(crate) fn untold_by(timestamp: Timestamp) -> Timestamp {
 /// So many deleted keys may lie beside each key that a transaction has read in a range, before they count: fewer together are not remembered.
 const DELETED_BESIDE_READ: usize = 16;
 
+/// Where undecided transactions have more keys, these are always kept in order, so that putting them in order never takes long.
+const IN_ORDER_KEYS: usize = 16_384;
+
 /// Keys of a range, from one of its ends.
 pub(crate) struct RangePage {
     /// Of each key that has a version or a prepared write below the reader, in that direction, what there is.
@@ -57,12 +60,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         limits: PageLimits,
     ) -> Result<RangePage, StoreError> {
         let deleted_by = untold_by(before);
+        self.keep_in_order();
+        self.writing.note_asked();
         let page = self.store.page_of_values(range, direction, (before.predecessor(), deleted_by), limits)?;
         let mut end = page.next.unwrap_or_else(|| direction.end(range).clone());
         let mut versions = page.versions.into_iter().peekable();
         let read = direction.read(range, &end);
-        let written = read.iter().flat_map(|read| direction.of(self.written.range(read.low()..read.high())));
-        let mut written = written.peekable();
+        let written = self.writing.keys().zip(read.as_ref()).map(|(keys, read)| direction.of(keys.range(read.low()..read.high())));
+        let mut written = written.into_iter().flatten().peekable();
         let mut last: Option<Key> = None;
         let (mut rows, mut written_only) = (Vec::with_capacity(versions.len()), 0);
         loop {
@@ -95,6 +100,35 @@ impl<M: StorageBackend> TransactionTable<M> {
             }
         }
         Ok(RangePage { rows, end, looked_at: page.looked_at + written_only, read_bytes: page.read_bytes })
+    }
+
+    /// From now on the keys that have undecided writers are kept in order.
+    fn keep_in_order(&mut self) {
+        if self.writing.keys().is_none() {
+            let writers = self.writing.transactions().filter_map(|at| self.get(self.id_of(at)));
+            let keys = writers.flat_map(|state| state.transaction.writes()).map(|write| &write.key);
+            let keys = keys.filter(|key| self.holds(key)).map(Key::detached).collect();
+            self.writing.keep(keys);
+        }
+    }
+
+    /// The same if they are very many.
+    pub(super) fn keep_very_many_in_order(&mut self) {
+        if self.undecided_keys() > IN_ORDER_KEYS {
+            self.keep_in_order();
+        }
+    }
+
+    /// To be called now and then: the keys are not kept in order any more if nobody has asked for them since, and they are not very many.
+    pub(super) fn forget_unasked_order(&mut self) {
+        if self.undecided_keys() <= IN_ORDER_KEYS {
+            self.writing.forget_unasked();
+        }
+    }
+
+    /// How many keys undecided transactions have, each as often as it is in one.
+    fn undecided_keys(&self) -> usize {
+        self.undecided.values().map(|load| load.keys).sum()
     }
 
     /// For each range that `transaction` read: what there is of keys that it does not say to have read. So many bytes may be read for that.
@@ -139,12 +173,14 @@ impl<M: StorageBackend> TransactionTable<M> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use machine::Time;
     use store::{Memory, Options, Store};
     use types::{ClientId, ShardId, Value};
 
     use super::*;
-    use crate::certificate::Vote;
+    use crate::certificate::{Decision, Vote};
     use crate::check::Knowledge as _;
     use crate::testing::one_shard;
     use crate::transaction::Write;
@@ -210,6 +246,61 @@ mod tests {
             let mut rows: Vec<(Key, Option<u64>)> = rows.collect();
             rows.sort();
             assert_eq!(rows, [(key(0), None), (key(2), Some(72)), (key(3), Some(53))]);
+        }
+    }
+
+    #[test]
+    fn where_very_many_keys_are_being_written_they_are_always_in_order() {
+        let mut table = table();
+        let step = IN_ORDER_KEYS / 8;
+        for number in 0..9 {
+            assert!(table.writing.keys().is_none(), "{number} before");
+            let write = |at: usize| Write { key: key(number * step + at), value: None };
+            let writer = Transaction::new(table.cluster.id(), at(100 + number as u64), vec![], (0..step).map(write).collect());
+            let writer = writer.expect("it is small");
+            table.enter(&writer, Time(0), Quota::prepare(QuotaOwner::Client(ClientId(1))));
+            table.restore_vote(writer.id(), Vote::Commit);
+        }
+        let in_order = |table: &TransactionTable<Memory>| table.writing.keys().map(BTreeSet::len);
+        (0..3).for_each(|_| drop(table.forget_below(Timestamp::ZERO)));
+        assert_eq!(in_order(&table), Some(9 * step));
+        let first = *table.by_timestamp.values().next().expect("there are nine");
+        table.conclude(first, Decision::Commit, None);
+        table.forget_below(Timestamp::ZERO);
+        assert_eq!(in_order(&table), None, "few enough, and nobody has asked");
+    }
+
+    #[test]
+    fn undecided_writes_are_found_whether_their_keys_were_kept_in_order_or_not() {
+        let all = KeyRange::new(key(0), key(99)).expect("it has keys");
+        let found = |table: &mut TransactionTable<Memory>| -> Vec<Key> {
+            let page = table.range_page(&all, Direction::Ascending, at(NOW), STEP).expect("memory does not fail");
+            page.rows.into_iter().filter(|row| row.prepared.is_some()).map(|row| row.key).collect()
+        };
+        // Each bit of `way` says whether the range is read after that step, or what is old is forgotten.
+        for way in 0..1 << 10 {
+            let mut table = table();
+            let mut prepared: Vec<(Transaction, usize)> = Vec::new();
+            for step in 0..10_usize {
+                // Two transactions write each key; two of three end, one of these by an abort.
+                let number = step / 2;
+                let write = Write { key: key(number), value: Some(Value::from("1")) };
+                let writer = Transaction::new(table.cluster.id(), at(100 + step as u64), vec![], vec![write]).expect("it is small");
+                table.enter(&writer, Time(0), Quota::prepare(QuotaOwner::Client(ClientId(1))));
+                table.restore_vote(writer.id(), Vote::Commit);
+                prepared.push((writer, number));
+                if step % 3 > 0 {
+                    let (ended, _) = prepared.remove(0);
+                    table.conclude(ended.id(), if step % 3 == 1 { Decision::Commit } else { Decision::Abort }, None);
+                }
+                if way >> step & 1 == 1 {
+                    let mut keys: Vec<Key> = prepared.iter().map(|(_, number)| key(*number)).collect();
+                    keys.dedup();
+                    assert_eq!(found(&mut table), keys, "way {way}, step {step}");
+                } else {
+                    table.forget_below(Timestamp::ZERO);
+                }
+            }
         }
     }
 }
