@@ -60,15 +60,17 @@ impl NodeArgs {
     /// The threads that the replica is to have. Where more replicas share its host than that has cores, each hand-over from one of its
     /// threads to another is one more wait for a core, and it does nearly all its work on one.
     pub fn cores(&self) -> Cores {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         // What is wrong with its files is said when it runs.
         let config = NodeConfig::load(&self.folder, bezant_client::ENGINES);
-        if config.is_ok_and(|config| config.topology.replicas_on_host_of(config.replica) > cores) {
-            Cores::PartOfOne
-        } else {
-            Cores::Replicas
-        }
+        if config.is_ok_and(|config| core_percent(&config) < 100) { Cores::PartOfOne } else { Cores::Replicas }
     }
+}
+
+/// How much of a core each of the replicas on this host can have, in percent, and no more than all of one.
+fn core_percent(config: &NodeConfig) -> u8 {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let percent = 100 * cores / config.topology.replicas_on_host_of(config.replica).max(1);
+    u8::try_from(percent.clamp(1, 100)).unwrap_or(100)
 }
 
 /// Carries out `bezant node`.
@@ -319,7 +321,7 @@ impl Launch {
             verifier,
             listener: Some(listener),
             replicas: config.topology.resolve().await,
-            limits: Limits { batch_max, ..Limits::default() },
+            limits: Limits { batch_max, core_percent: core_percent(config), ..Limits::default() },
             run_on,
             metrics,
             clock: None,

@@ -51,6 +51,9 @@ pub struct Limits {
     pub redial_max_ms: u64,
     /// How long a graceful stop waits for what is queued to be written.
     pub flush_timeout_ms: u64,
+    /// How much of a core the node has, in percent: less than all of one where more replicas share a machine than that has cores. A small part
+    /// of this is for everybody, however much they take.
+    pub core_percent: u8,
 }
 
 /// At low priority, so many bytes a second are written to a member, over all its connections.
@@ -107,6 +110,7 @@ impl Default for Limits {
             redial_ms: 50,
             redial_max_ms: 5_000,
             flush_timeout_ms: 3_000,
+            core_percent: 100,
         }
     }
 }

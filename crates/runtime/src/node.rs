@@ -40,7 +40,7 @@ use crate::link::{CloseReason, Links};
 use crate::log_limit::LogLimit;
 use crate::mailbox::{Inbound, Mailbox};
 use crate::metrics::Metrics;
-use crate::priority::{LowPriorities, LowPriority};
+use crate::priority::LowPriorities;
 use crate::tls::{Identity, IdentityError};
 use crate::transport::{PeerState, PeerStates, Transport, check_identity, dials};
 
@@ -251,7 +251,7 @@ where
     let command_permits = Arc::new(Semaphore::new(limits.commands_max));
     let shell = Arc::clone(&metrics.shell);
     let log = LogLimit::new(LOGGED_OF_ALL_A_MINUTE_MAX);
-    let low_priority = Arc::new(LowPriorities::new(|| if listener.is_some() { LowPriority::start() } else { Ok(LowPriority::none()) })?);
+    let low_priority = Arc::new(if listener.is_some() { LowPriorities::start()? } else { LowPriorities::none() });
     let intake =
         Intake { mailbox: Arc::clone(&mailbox), verifier: Arc::clone(&verifier), limits: limits.clone(), log, shell, low_priority };
     let transport = Transport::new(identity, cluster, Arc::new(intake), delays, changes)?;

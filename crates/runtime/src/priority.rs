@@ -10,11 +10,13 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, set_scheduler};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -22,15 +24,17 @@ use tokio::task::JoinSet;
 use crate::member::Member;
 use crate::worked::Worked;
 
-/// How nice the thread is to others, as nice as can be: with all cores busy it gets about a seventieth of what each of these does.
+/// How nice such a thread is to others, as nice as can be: with all cores busy it gets about a seventieth of what each of these does.
 #[cfg(target_os = "linux")]
 const LOW_PRIORITY_NICE: i32 = 19;
 /// How often it is looked at who takes how much.
 pub(crate) const USAGE_INTERVAL_MS: u64 = 100;
 /// Whoever takes less than this part of a core never takes too much.
 const USAGE_PERCENT_MIN: u64 = 5;
-/// The same for an interval, in nanoseconds. So much of what anybody takes is served like all else, even at low priority.
+/// The same for an interval, in nanoseconds. So much of a whole core is everybody's.
 const LEAST_NS: u64 = USAGE_INTERVAL_MS * 1_000_000 * USAGE_PERCENT_MIN / 100;
+/// However little a node has of a core, so many nanoseconds of an interval are everybody's: what takes less is not measured well.
+const EVERYBODYS_NS_MIN: u64 = 1_000_000;
 /// Whoever takes more than so many times what any other client does takes too much.
 const USAGE_TIMES_MAX: u64 = 2;
 /// Several that take much are compared with others only if as many of these take so much of a core each, in thousandths: who asks for
@@ -48,14 +52,18 @@ const COMMIT_COST_NS_MAX: u64 = 200_000;
 /// So many commits of late tell what one costs.
 const COMMITS_MIN: u64 = 8;
 
+/// Nobody takes so much in an interval.
+const NOT_LOW: u64 = u64::MAX;
+
 /// What one member takes of a node's time: of its workers', and of the loop's for the steps that its messages cause.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Usage {
     /// Since it was last looked at, in nanoseconds.
     spent_ns: AtomicU64,
     /// How many of its transactions it has brought to their end since then.
     commits: AtomicU64,
-    is_low: AtomicBool,
+    /// At low priority: what it may take in an interval before it goes last, in nanoseconds. [`NOT_LOW`] if it is not.
+    goes_last_from_ns: AtomicU64,
 }
 
 /// A thread that lets all others of the machine go first: whoever takes too much is served there, and so is monitoring. It ends when this
@@ -76,13 +84,33 @@ impl LowPriority {
     /// # Errors
     /// When the system gives none.
     pub fn start() -> std::io::Result<Self> {
+        Self::start_with(|| {
+            // Elsewhere it would be the whole process that waits. That it cannot be had is no reason to stop.
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::nice(LOW_PRIORITY_NICE);
+        })
+    }
+
+    /// Starts one with the least weight there is, which leaves its core to any other thread of its session at once. A nice one keeps the core for
+    /// some milliseconds more, also when a node's loop wakes up, which interrupts no other; and where it runs, others find no core that is free.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    fn start_idle() -> std::io::Result<Self> {
+        Self::start_with(|| {
+            #[cfg(target_os = "linux")]
+            if set_scheduler(Pid::current_thread(), Scheduler::SCHED_IDLE, SchedulerParams { priority: 0 }).is_err() {
+                let _ = rustix::process::nice(LOW_PRIORITY_NICE);
+            }
+        })
+    }
+
+    fn start_with(make_low: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         thread::Builder::new().name("low priority".to_owned()).spawn(move || {
-            // Elsewhere it would be the whole process that waits. That it cannot be had is no reason to stop.
-            #[cfg(target_os = "linux")]
-            let _ = rustix::process::nice(LOW_PRIORITY_NICE);
+            make_low();
             // An error says that the other side is gone, which is what is waited for.
             let _ = runtime.block_on(stopped);
         })?;
@@ -130,12 +158,18 @@ pub(crate) struct LowPriorities {
 }
 
 impl LowPriorities {
-    /// Starts a thread with each call of `start`.
+    /// No threads: everybody is served alike.
+    pub fn none() -> Self {
+        Self { clients: LowPriority::none(), replicas: LowPriority::none(), strangers: LowPriority::none() }
+    }
+
+    /// Starts the threads. With all cores busy, an idle one may wait for a second. A client at low priority may be an honest one, and whoever
+    /// comes anew is a stranger at first; few replicas take so much without lying.
     ///
     /// # Errors
-    /// Those of `start`.
-    pub fn new(start: impl Fn() -> std::io::Result<LowPriority>) -> std::io::Result<Self> {
-        Ok(Self { clients: start()?, replicas: start()?, strangers: start()? })
+    /// When the system gives none.
+    pub fn start() -> std::io::Result<Self> {
+        Ok(Self { clients: LowPriority::start()?, replicas: LowPriority::start_idle()?, strangers: LowPriority::start()? })
     }
 
     /// Where `member` is served.
@@ -181,6 +215,12 @@ impl<R> Future for Part<R> {
     }
 }
 
+impl Default for Usage {
+    fn default() -> Self {
+        Self { spent_ns: AtomicU64::new(0), commits: AtomicU64::new(0), goes_last_from_ns: AtomicU64::new(NOT_LOW) }
+    }
+}
+
 impl Usage {
     /// Notes that so long was worked for it.
     pub fn note(&self, spent: Duration) {
@@ -204,17 +244,18 @@ impl Usage {
 
     /// Whether it is at low priority.
     pub fn is_low(&self) -> bool {
-        self.is_low.load(Ordering::Relaxed)
+        self.goes_last_from_ns.load(Ordering::Relaxed) < NOT_LOW
     }
 
     /// Whether its work goes last at the moment: it is at low priority, and has had what is everybody's.
     pub fn goes_last(&self) -> bool {
-        self.is_low() && self.spent_ns.load(Ordering::Relaxed) >= LEAST_NS
+        let goes_last_from_ns = self.goes_last_from_ns.load(Ordering::Relaxed);
+        goes_last_from_ns < NOT_LOW && self.spent_ns.load(Ordering::Relaxed) >= goes_last_from_ns
     }
 
-    /// Changes that.
-    pub fn set_low(&self, is_low: bool) {
-        self.is_low.store(is_low, Ordering::Relaxed);
+    /// It is at low priority from now on, where so many nanoseconds of each interval are everybody's; or no longer.
+    pub fn set_low(&self, everybodys_ns: Option<u64>) {
+        self.goes_last_from_ns.store(everybodys_ns.map_or(NOT_LOW, |everybodys_ns| everybodys_ns.min(NOT_LOW - 1)), Ordering::Relaxed);
     }
 }
 
@@ -238,6 +279,8 @@ impl Usage {
 #[derive(Debug)]
 pub(crate) struct UsageMonitor {
     members: Vec<Watched>,
+    /// So much of what anybody takes in an interval, in nanoseconds, is served like all else, even at low priority.
+    everybodys_ns: u64,
 }
 
 #[derive(Debug)]
@@ -301,10 +344,11 @@ impl Greatest {
 }
 
 impl UsageMonitor {
-    /// Of the usages of all, each with whose it is.
-    pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Option<Member>)>) -> Self {
+    /// Of the usages of all, each with whose it is, at a node that has so much of a core.
+    pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Option<Member>)>, core_percent: u8) -> Self {
         let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, recent_commits: 0, is_active: false, looks: 0, low: None };
-        Self { members: usages.map(watched).collect() }
+        let everybodys_ns = (LEAST_NS * u64::from(core_percent) / 100).max(EVERYBODYS_NS_MIN);
+        Self { members: usages.map(watched).collect(), everybodys_ns }
     }
 
     /// Decides, and gives the numbers of those whose priority has changed, in the order in which they were listed. To be called every
@@ -365,7 +409,7 @@ impl UsageMonitor {
                 low => low,
             };
             if member.usage.is_low() != member.low.is_some() {
-                member.usage.set_low(member.low.is_some());
+                member.usage.set_low(member.low.map(|_| self.everybodys_ns));
                 changed.push(at);
             }
         }
@@ -418,7 +462,7 @@ mod tests {
         let client = |client| Some(Member::Client(ClientId(client)));
         let takers = [replica(0), client(1), client(2), client(3), replica(1), replica(2)];
         let usages = takers.map(|_| Arc::default()).to_vec();
-        (UsageMonitor::new(usages.iter().cloned().zip(takers)), usages)
+        (UsageMonitor::new(usages.iter().cloned().zip(takers), 100), usages)
     }
 
     /// Who is served at low priority after an interval in which they took so many milliseconds each.
@@ -523,7 +567,7 @@ mod tests {
         let takers = replicas(0..1).chain((1..=clients).map(|client| Member::Client(ClientId(client)))).chain(replicas(1..3));
         let takers: Vec<(Arc<Usage>, Option<Member>)> = takers.map(|member| (Arc::default(), Some(member))).collect();
         let usages = takers.iter().map(|(usage, _)| Arc::clone(usage)).collect();
-        (UsageMonitor::new(takers.into_iter()), usages)
+        (UsageMonitor::new(takers.into_iter(), 100), usages)
     }
 
     #[test]
@@ -612,7 +656,7 @@ mod tests {
             async move {
                 let mut names = Vec::new();
                 for is_low in [true, true, false, true] {
-                    usage.set_low(is_low);
+                    usage.set_low(is_low.then_some(LEAST_NS));
                     tokio::task::yield_now().await;
                     names.push(thread::current().name() == Some("low priority"));
                 }
@@ -629,12 +673,42 @@ mod tests {
         let usage = Usage::default();
         usage.note(Duration::from_nanos(LEAST_NS));
         assert!(!usage.goes_last(), "it is not at low priority");
-        usage.set_low(true);
+        usage.set_low(Some(LEAST_NS));
         assert!(usage.goes_last());
         usage.take_ns();
         assert!(!usage.goes_last(), "another interval begins");
         usage.note(Duration::from_nanos(LEAST_NS - 1));
         assert!(!usage.goes_last());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn replicas_at_low_priority_have_the_least_weight() {
+        let policy = || preempt_rt::sched::get_scheduler(Pid::current_thread()).expect("a thread has a policy");
+        let policy_on = async |thread: &LowPriority| {
+            let (say, said) = oneshot::channel();
+            thread.spawn(async move { say.send(policy()).expect("somebody waits for it") });
+            said.await.expect("it answers")
+        };
+        let threads = LowPriorities::start().expect("the system gives threads");
+        let others = (policy_on(&threads.clients).await, policy_on(&threads.strangers).await);
+        assert_eq!((policy_on(&threads.replicas).await, others), (Scheduler::SCHED_IDLE, (policy(), policy())));
+    }
+
+    #[test]
+    fn of_less_than_a_core_less_is_everybodys() {
+        // Six replicas on two cores: a third of a core each, of which a twentieth is for everybody.
+        for (core_percent, everybodys_ns) in [(100, LEAST_NS), (33, 1_650_000), (1, 1_000_000)] {
+            let (_, usages) = monitor();
+            let takers = [1, 2].map(|client| Some(Member::Client(ClientId(client))));
+            let mut monitor = UsageMonitor::new(usages.iter().cloned().zip(takers), core_percent);
+            let mut now = Instant::now();
+            assert_eq!(low_at_last(&mut monitor, &usages, &mut now, [90, 1]), [0]);
+            usages[0].note(Duration::from_nanos(everybodys_ns - 1));
+            assert!(!usages[0].goes_last(), "{core_percent}");
+            usages[0].note(Duration::from_nanos(1));
+            assert!(usages[0].goes_last(), "{core_percent}");
+        }
     }
 
     #[tokio::test]
@@ -655,7 +729,7 @@ mod tests {
     async fn work_that_nobody_waits_for_is_dropped() {
         let low_priority = LowPriority::start().expect("the system gives a thread");
         let usage: Arc<Usage> = Arc::default();
-        usage.set_low(true);
+        usage.set_low(Some(LEAST_NS));
         usage.note(Duration::from_nanos(LEAST_NS));
         let (held, dropped) = oneshot::channel::<()>();
         let work = async move {

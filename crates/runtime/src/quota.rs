@@ -208,12 +208,12 @@ mod tests {
     fn who_is_served_at_low_priority_may_have_little() {
         let (_, [quota, _]) = quotas(64 << 20, 16 << 20);
         let one = quota.try_take(LOW_PRIORITY_BYTES_MAX).expect("there is room");
-        quota.usage.set_low(true);
+        quota.usage.set_low(Some(0));
         assert!(quota.try_take(1).is_none());
         drop(one);
         let _large = quota.try_take(1 << 20).expect("a large frame passes alone");
         assert!(quota.try_take(1).is_none());
-        quota.usage.set_low(false);
+        quota.usage.set_low(None);
         assert!(quota.try_take(1).is_some());
     }
 

@@ -184,7 +184,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
 
     /// Watches all of them.
     fn monitor(&self, view: &View) -> UsageMonitor {
-        UsageMonitor::new(self.takers(view).map(|(member, usage)| (Arc::clone(usage), member)))
+        UsageMonitor::new(self.takers(view).map(|(member, usage)| (Arc::clone(usage), member)), self.intake.limits.core_percent)
     }
 
     /// The priority of one of them has changed.
