@@ -29,6 +29,7 @@ mod configuration;
 mod connection;
 pub mod frame;
 mod half_open;
+mod halves;
 mod inbox;
 #[cfg(feature = "lab")]
 pub mod injected_latency;

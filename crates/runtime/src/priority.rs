@@ -8,9 +8,10 @@
 //! Others are whatever else runs on the machine, too; and whoever takes the most of a node may be its one honest client, beside somebody
 //! whose requests cost little. So a small part of a core is everybody's: until it is used up, ten times a second, nobody goes last.
 
-use std::pin::Pin;
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 #[cfg(target_os = "linux")]
 use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, set_scheduler};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use crate::member::Member;
@@ -64,6 +65,8 @@ pub(crate) struct Usage {
     commits: AtomicU64,
     /// At low priority: what it may take in an interval before it goes last, in nanoseconds. [`NOT_LOW`] if it is not.
     goes_last_from_ns: AtomicU64,
+    /// Told when another interval begins: what goes last may go on.
+    interval_begins: Notify,
 }
 
 /// A thread that lets all others of the machine go first: whoever takes too much is served there, and so is monitoring. It ends when this
@@ -127,22 +130,15 @@ impl LowPriority {
     /// Does `work` for whoever's usage this is, on this task's thread or on the other one, as the priority is at the moment. `None` when
     /// the other thread has ended, or the work has panicked there.
     pub(crate) async fn run<R: Send + 'static>(&self, usage: &Arc<Usage>, work: impl Future<Output = R> + Send + 'static) -> Option<R> {
-        let Some((handle, _)) = &self.thread else { return Some(work.await) };
+        let Some((thread, _)) = &self.thread else { return Some(work.await) };
         let mut work: Work<R> = Box::pin(work);
         loop {
-            let is_low = usage.goes_last();
-            let part = Part { work: Some(work), usage: Arc::clone(usage), is_low };
-            let done = if is_low {
-                // Whoever drops this future drops the task as well.
-                let mut task = JoinSet::new();
-                task.spawn_on(part, handle);
-                task.join_next().await?.ok()?
-            } else {
-                part.await
-            };
-            match done {
-                Done::All(result) => return Some(result),
-                Done::Part(rest) => work = rest,
+            if let Some(result) = poll_fn(|context| usage.poll(&mut work, false, context)).await {
+                return Some(result);
+            }
+            match Lent::to(thread, usage, work).end(usage).await? {
+                Ended::All(result) => return Some(result),
+                Ended::Part(rest) => work = rest,
             }
         }
     }
@@ -183,41 +179,86 @@ impl LowPriorities {
 
 type Work<R> = Pin<Box<dyn Future<Output = R> + Send>>;
 
-/// Work until its priority changes.
-struct Part<R> {
-    work: Option<Work<R>>,
-    usage: Arc<Usage>,
-    is_low: bool,
+/// Work lent to the thread at low priority, which may get no core for long. It is taken back when it need not go last any more, unless the
+/// thread is in the middle of it. It is dropped with this.
+struct Lent<R> {
+    /// Empty while the thread is at it.
+    work: Arc<Mutex<Option<Work<R>>>>,
+    /// Ends with the work's result, or with nothing when the work need not go last.
+    task: JoinSet<Option<R>>,
 }
 
-/// How far a [`Part`] came.
-enum Done<R> {
+/// How far [`Lent`] work came.
+enum Ended<R> {
     All(R),
     Part(Work<R>),
 }
 
-impl<R> Future for Part<R> {
-    type Output = Done<R>;
+impl<R: Send + 'static> Lent<R> {
+    fn to(thread: &Handle, usage: &Arc<Usage>, work: Work<R>) -> Self {
+        let work = Arc::new(Mutex::new(Some(work)));
+        let (held, usage) = (Arc::clone(&work), Arc::clone(usage));
+        let mut task = JoinSet::new();
+        let doing = poll_fn(move |context| {
+            let Some(mut work) = take(&held) else { return Poll::Pending };
+            let polled = usage.poll(&mut work, true, context);
+            if !matches!(polled, Poll::Ready(Some(_))) {
+                *lock(&held) = Some(work);
+                // Whoever was told of an interval meanwhile did not find it.
+                if !usage.goes_last() {
+                    return Poll::Ready(None);
+                }
+            }
+            polled
+        });
+        task.spawn_on(doing, thread);
+        Self { work, task }
+    }
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done<R>> {
-        let Some(mut work) = self.work.take() else { return Poll::Pending };
-        let worked = Worked::begin();
-        let polled = work.as_mut().poll(context);
-        self.usage.note(worked.elapsed());
-        match polled {
-            Poll::Ready(result) => Poll::Ready(Done::All(result)),
-            Poll::Pending if self.usage.goes_last() != self.is_low => Poll::Ready(Done::Part(work)),
-            Poll::Pending => {
-                self.work = Some(work);
-                Poll::Pending
+    /// `None` when the thread has ended, or the work has panicked.
+    async fn end(mut self, usage: &Usage) -> Option<Ended<R>> {
+        loop {
+            let mut interval_begins = pin!(usage.interval_begins.notified());
+            interval_begins.as_mut().enable();
+            if !usage.goes_last()
+                && let Some(work) = take(&self.work)
+            {
+                return Some(Ended::Part(work));
+            }
+            tokio::select! {
+                biased;
+                result = self.task.join_next() => match result?.ok()? {
+                    Some(result) => return Some(Ended::All(result)),
+                    None => return take(&self.work).map(Ended::Part),
+                },
+                () = interval_begins => {}
             }
         }
     }
 }
 
+impl<R> Drop for Lent<R> {
+    fn drop(&mut self) {
+        drop(take(&self.work));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take<T>(held: &Mutex<Option<T>>) -> Option<T> {
+    lock(held).take()
+}
+
 impl Default for Usage {
     fn default() -> Self {
-        Self { spent_ns: AtomicU64::new(0), commits: AtomicU64::new(0), goes_last_from_ns: AtomicU64::new(NOT_LOW) }
+        Self {
+            spent_ns: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            goes_last_from_ns: AtomicU64::new(NOT_LOW),
+            interval_begins: Notify::new(),
+        }
     }
 }
 
@@ -251,6 +292,21 @@ impl Usage {
     pub fn goes_last(&self) -> bool {
         let goes_last_from_ns = self.goes_last_from_ns.load(Ordering::Relaxed);
         goes_last_from_ns < NOT_LOW && self.spent_ns.load(Ordering::Relaxed) >= goes_last_from_ns
+    }
+
+    /// Polls `work`. There is no result if its priority is not this one, or no longer.
+    fn poll<R>(&self, work: &mut Work<R>, is_low: bool, context: &mut Context<'_>) -> Poll<Option<R>> {
+        if self.goes_last() != is_low {
+            return Poll::Ready(None);
+        }
+        let worked = Worked::begin();
+        let polled = work.as_mut().poll(context);
+        self.note(worked.elapsed());
+        match polled {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if self.goes_last() != is_low => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
     }
 
     /// It is at low priority from now on, where so many nanoseconds of each interval are everybody's; or no longer.
@@ -344,6 +400,14 @@ impl Greatest {
 }
 
 impl UsageMonitor {
+    /// Nobody goes last any more: the node stops, and waits for what is under way.
+    pub fn stop(&self) {
+        for member in &self.members {
+            member.usage.set_low(None);
+            member.usage.interval_begins.notify_waiters();
+        }
+    }
+
     /// Of the usages of all, each with whose it is, at a node that has so much of a core.
     pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Option<Member>)>, core_percent: u8) -> Self {
         let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, recent_commits: 0, is_active: false, looks: 0, low: None };
@@ -408,9 +472,13 @@ impl UsageMonitor {
                 }
                 low => low,
             };
-            if member.usage.is_low() != member.low.is_some() {
+            let was_low = member.usage.is_low();
+            if was_low != member.low.is_some() {
                 member.usage.set_low(member.low.map(|_| self.everybodys_ns));
                 changed.push(at);
+            }
+            if was_low {
+                member.usage.interval_begins.notify_waiters();
             }
         }
         changed
@@ -725,9 +793,36 @@ mod tests {
         assert!(dropped.await.is_err());
     }
 
+    /// Keeps the thread busy until what this returns is dropped.
+    fn keep_busy(low_priority: &LowPriority) -> std::sync::mpsc::Sender<()> {
+        let (free, busy) = std::sync::mpsc::channel::<()>();
+        low_priority.spawn(async move {
+            let _ = busy.recv();
+        });
+        free
+    }
+
+    async fn is_pending<R>(mut work: Pin<&mut impl Future<Output = R>>) -> bool {
+        poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await
+    }
+
+    #[tokio::test]
+    async fn what_need_not_go_last_any_more_does_not_wait_for_a_thread_without_a_core() {
+        let low_priority = LowPriority::start().expect("the system gives a thread");
+        let _busy = keep_busy(&low_priority);
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        assert_eq!(low_at_last(&mut monitor, &usages, &mut now, [0, 90, 1, 0]), [1]);
+        usages[1].note(Duration::from_nanos(LEAST_NS));
+        let mut work = pin!(low_priority.run(&usages[1], async { thread::current().name().map(str::to_owned) }));
+        assert!(is_pending(work.as_mut()).await, "it is the other thread's");
+        assert_eq!(low(&mut monitor, &usages, &mut now, [0, 0, 1, 0]), [1]);
+        assert_eq!(work.await, Some(thread::current().name().map(str::to_owned)));
+    }
+
     #[tokio::test]
     async fn work_that_nobody_waits_for_is_dropped() {
         let low_priority = LowPriority::start().expect("the system gives a thread");
+        let _busy = keep_busy(&low_priority);
         let usage: Arc<Usage> = Arc::default();
         usage.set_low(Some(LEAST_NS));
         usage.note(Duration::from_nanos(LEAST_NS));

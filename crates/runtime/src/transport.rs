@@ -237,6 +237,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             }
         }
         drop(listener);
+        monitor.stop();
         while connections.join_next().await.is_some() {}
     }
 
@@ -361,8 +362,9 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
 
     /// Takes an accepted connection through handshake and greeting, and then runs it to its end.
     async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, mut place: Place, socket: OwnedSemaphorePermit) {
+        let meeting = Arc::clone(&self).meet(stream, address);
         let known = tokio::select! {
-            known = self.intake.low_priority.strangers.run(&self.strangers, Arc::clone(&self).meet(stream, address)) => known.unwrap_or(Err(CloseReason::Stopping)),
+            known = self.intake.low_priority.strangers.run(&self.strangers, meeting) => known.unwrap_or(Err(CloseReason::Stopping)),
             () = place.taken() => Err(CloseReason::TooManyUnauthenticated),
         };
         drop((place, socket));
