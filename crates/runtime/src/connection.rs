@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crypto::{Compress, Rejection, SignatureClaims, Verified, Verifier};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
 use types::limits::FRAME_MESSAGES_MAX;
 
@@ -91,14 +91,12 @@ where
     let (read, write) = split(stream);
     let (usage, low_priority) = (Arc::clone(&share.usage), Arc::clone(&intake.low_priority));
     let member = Member::from(link.party());
-    // Made here, so that it does not depend on a thread that may get no core.
-    let beat = interval(Duration::from_millis(intake.limits.heartbeat_ms));
     let writing = tokio::spawn({
         let (link, intake, share) = (Arc::clone(&link), Arc::clone(&intake), Arc::clone(&share));
         let (usage, low_priority) = (Arc::clone(&usage), Arc::clone(&low_priority));
         let writing = async move {
             let close_reason = tokio::select! {
-                close_reason = write_all(write, beat, &link, &intake, &share) => close_reason,
+                close_reason = write_all(write, &link, &intake, &share) => close_reason,
                 close_reason = link.closed() => close_reason,
             };
             link.close(close_reason);
@@ -271,14 +269,9 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     }
 }
 
-async fn write_all<C, W>(
-    mut stream: WriteHalf<Stream>,
-    mut beat: Interval,
-    link: &Link,
-    intake: &Intake<C, W>,
-    share: &Share,
-) -> CloseReason {
+async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &Intake<C, W>, share: &Share) -> CloseReason {
     let (limits, shell) = (&intake.limits, &intake.shell);
+    let mut beat = interval(Duration::from_millis(limits.heartbeat_ms));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat.reset();
     let write_timeout = Duration::from_millis(limits.write_timeout_ms);

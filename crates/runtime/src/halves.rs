@@ -1,6 +1,6 @@
 //! The two halves of a stream, for whoever reads and whoever writes.
 //!
-//! They share the stream, and use it in turn. If one finds the other using it, its thread does not wait for a lock, as with
+//! They share the stream, and use it in turn. If one finds the other using it, its thread does not wait for that, unlike with
 //! [`tokio::io::split`]: the other may be on the thread of [low priority](crate::priority), which the system may leave without a core for
 //! long. Its task is woken instead when the other has done.
 
@@ -26,7 +26,7 @@ struct Shared<S> {
     waiting: Mutex<Option<Waker>>,
 }
 
-/// Splits it: each half is for one task.
+/// Splits it: each half is for one task at a time.
 pub(crate) fn split<S>(stream: S) -> (ReadHalf<S>, WriteHalf<S>) {
     let shared = Arc::new(Shared { stream: Mutex::new(stream), waiting: Mutex::default() });
     (ReadHalf(Arc::clone(&shared)), WriteHalf(shared))
@@ -50,10 +50,8 @@ impl<S: Unpin> Shared<S> {
 
     fn try_lock(&self) -> Option<MutexGuard<'_, S>> {
         match self.stream.try_lock() {
-            Ok(stream) => Some(stream),
-            // The connection ends where somebody panicked.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
+            free => Some(free.expect("the other half has not panicked")),
         }
     }
 
@@ -112,7 +110,7 @@ mod tests {
 
     /// Whoever reads it uses it until told to let go.
     struct Slow {
-        begun: mpsc::Sender<()>,
+        begun: mpsc::SyncSender<()>,
         let_go: mpsc::Receiver<()>,
     }
 
@@ -138,7 +136,7 @@ mod tests {
         }
     }
 
-    struct Told(mpsc::Sender<()>);
+    struct Told(mpsc::SyncSender<()>);
 
     impl Wake for Told {
         fn wake(self: Arc<Self>) {
@@ -148,7 +146,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_on_a_thread_for_the_other_half() {
-        let ((begun, has_begun), (go, let_go), (woken, is_woken)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+        let ((begun, has_begun), (go, let_go), (woken, is_woken)) = (mpsc::sync_channel(1), mpsc::sync_channel(1), mpsc::sync_channel(1));
         let (mut read, mut write) = split(Slow { begun, let_go });
         let reading = thread::spawn(move || {
             let mut context = Context::from_waker(Waker::noop());

@@ -204,7 +204,7 @@ impl<R: Send + 'static> Lent<R> {
             let polled = usage.poll(&mut work, true, context);
             if !matches!(polled, Poll::Ready(Some(_))) {
                 *lock(&held) = Some(work);
-                // Whoever was told of an interval meanwhile did not find it.
+                // If an interval began while this thread had the work, `end` looked and found none. So it is looked at here, too.
                 if !usage.goes_last() {
                     return Poll::Ready(None);
                 }
@@ -294,7 +294,7 @@ impl Usage {
         goes_last_from_ns < NOT_LOW && self.spent_ns.load(Ordering::Relaxed) >= goes_last_from_ns
     }
 
-    /// Polls `work`. There is no result if its priority is not this one, or no longer.
+    /// Polls `work`, which is at this priority. `Ready(None)`: it is at the other one now, and is to be done by the other thread.
     fn poll<R>(&self, work: &mut Work<R>, is_low: bool, context: &mut Context<'_>) -> Poll<Option<R>> {
         if self.goes_last() != is_low {
             return Poll::Ready(None);
@@ -400,7 +400,7 @@ impl Greatest {
 }
 
 impl UsageMonitor {
-    /// Nobody goes last any more: the node stops, and waits for what is under way.
+    /// Nobody of these goes last any more: what is under way for them is to end.
     pub fn stop(&self) {
         for member in &self.members {
             member.usage.set_low(None);
@@ -794,8 +794,8 @@ mod tests {
     }
 
     /// Keeps the thread busy until what this returns is dropped.
-    fn keep_busy(low_priority: &LowPriority) -> std::sync::mpsc::Sender<()> {
-        let (free, busy) = std::sync::mpsc::channel::<()>();
+    fn keep_busy(low_priority: &LowPriority) -> std::sync::mpsc::SyncSender<()> {
+        let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
         low_priority.spawn(async move {
             let _ = busy.recv();
         });
@@ -804,6 +804,16 @@ mod tests {
 
     async fn is_pending<R>(mut work: Pin<&mut impl Future<Output = R>>) -> bool {
         poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await
+    }
+
+    #[test]
+    fn nobody_goes_last_once_the_node_stops() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        assert_eq!(low_at_last(&mut monitor, &usages, &mut now, [0, 90, 1, 0]), [1]);
+        usages[1].note(Duration::from_nanos(LEAST_NS));
+        assert!(usages[1].goes_last());
+        monitor.stop();
+        assert!(!usages[1].goes_last());
     }
 
     #[tokio::test]

@@ -228,10 +228,14 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 Some(_) = connections.join_next() => {}
                 now = looking.tick() => {
                     let newest = self.changes.view();
+                    let mut former = None;
                     if newest.version != view.version {
-                        (monitor, view) = (self.monitor(&newest), newest);
+                        former = Some(std::mem::replace(&mut monitor, self.monitor(&newest)));
+                        view = newest;
                     }
                     monitor.look(now.into_std()).into_iter().for_each(|taker| self.note_priority(&view, taker));
+                    // Nobody looks any more at those that were taken out.
+                    former.iter().for_each(UsageMonitor::stop);
                 }
                 () = stopped(&mut stopping) => break,
             }
