@@ -11,6 +11,7 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
+use types::Party;
 use types::limits::FRAME_MESSAGES_MAX;
 
 use crate::changes::{Changes, read_control};
@@ -261,10 +262,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         }
         let link = Some(Arc::clone(&self.link));
         let inbound = Inbound::Messages { from: self.link.party(), at: Instant::now(), messages: verified, link, permit };
-        if self.intake.mailbox.push(inbound).is_err() {
-            // The node is stopping: what is queued for the peer may still be written.
-            self.link.closed().await;
-        }
+        // A node that is stopping takes in nothing more.
+        let _ = self.intake.mailbox.push(inbound);
         Ok(())
     }
 }
@@ -295,6 +294,11 @@ async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &In
         if let Next::Finish(reason) = next {
             // Whether the peer hears the goodbye does not matter: every frame before it is complete.
             let _ = timeout(write_timeout, stream.shutdown()).await;
+            // A client may still be asking. Whoever closes before having read that has the system drop what the client has not read. So it
+            // is the client that ends the connection, and the reader that hears it.
+            if matches!(link.party(), Party::Client(..)) {
+                let _ = timeout(Duration::from_millis(limits.flush_timeout_ms), link.closed()).await;
+            }
             return reason;
         }
         spoken |= frames.messages() > 0;

@@ -49,7 +49,7 @@ pub struct Limits {
     pub redial_ms: u64,
     /// The longest wait before a lost peer is dialled again.
     pub redial_max_ms: u64,
-    /// How long a graceful stop waits for what is queued to be written.
+    /// How long a graceful stop waits for what is queued to be written, and for clients to have read it.
     pub flush_timeout_ms: u64,
     /// How much of a core the node has, in percent: less than all of one where more replicas share a machine than that has cores. A small part
     /// of this is for everybody, however much they take.

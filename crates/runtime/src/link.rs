@@ -366,12 +366,13 @@ impl Link {
         outgoing.close_reason.is_none() && outgoing.finishing.is_none()
     }
 
-    /// Closes the connection at once. The first reason counts.
+    /// Closes the connection at once. The first reason counts, also that for which it was [finishing](Self::finish).
     pub fn close(&self, close_reason: CloseReason) {
         let mut outgoing = self.lock();
         if outgoing.close_reason.is_some() {
             return;
         }
+        let close_reason = outgoing.finishing.clone().unwrap_or(close_reason);
         self.is_discarded.fetch_or(close_reason.discards(), Ordering::SeqCst);
         outgoing.close_reason = Some(close_reason);
         self.unqueued(outgoing.waiting_bytes());
@@ -801,6 +802,8 @@ mod tests {
         let mut next = || removed.poll_next(&Context::from_waker(Waker::noop()), &mut frames);
         assert!(matches!(next(), Poll::Ready(Next::Write)), "it still hears what is queued");
         assert!(matches!(next(), Poll::Ready(Next::Finish(CloseReason::Removed))));
+        removed.close(CloseReason::Ended);
+        assert_eq!(close_reason(&removed), Some("removed"), "its peer only ends what was finished");
     }
 
     #[test]

@@ -344,6 +344,29 @@ async fn a_graceful_stop_answers_everything_that_was_taken_in() {
 }
 
 #[tokio::test]
+async fn a_client_that_goes_on_asking_still_reads_all_that_a_stopping_server_had_written() {
+    let limits = Limits { write_timeout_ms: 30_000, flush_timeout_ms: 30_000, ..Limits::default() };
+    let server = Server::start(0, limits).await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    // More than what the system takes of a connection that nobody reads.
+    raw.send(&messages(&vec![Message::Fill(1 << 18); 40])).await;
+    let metrics = server.metrics.clone();
+    eventually("it is answered", || metrics.to_text().contains("bezant_turn_inputs_sum 40.0\n")).await;
+    let handle = server.node.handle();
+    let stopping = tokio::spawn(server.node.stop());
+    eventually("it is stopping", || matches!(handle.try_command(AskPeer(replica(1), 1)), Err(NotTaken::Stopped(_)))).await;
+    for heard in 41..44 {
+        raw.send(&messages(&[Message::Ask(1)])).await;
+        eventually("it still hears", || metrics.to_text().contains(&format!("bezant_messages_received_total {heard}\n"))).await;
+    }
+    raw.reads(40 << 18).await;
+    raw.is_closed().await;
+    drop(raw);
+    let machine = within(stopping).await.expect("it does not panic").expect("its disk is well");
+    assert_eq!(machine.answered(), 0, "it answers nobody any more");
+}
+
+#[tokio::test]
 async fn when_the_disk_fails_the_node_sends_nothing_and_stops() {
     let any = "127.0.0.1:0".parse().expect("an address");
     let medium = Memory::new("a disk that fails");
