@@ -160,19 +160,19 @@ fn basil_pools(config: &Config) -> PoolMaker {
 
 fn basil_options(config: &Config) -> CoordinatorOptions {
     CoordinatorOptions {
-        read_quorum: match config.read_quorum {
+        read_quorum: match config.options.read_quorum {
             #[cfg(feature = "lab")]
             config::ReadQuorum::One => basil::ReadQuorum::One,
             config::ReadQuorum::FaultsPlusOne => basil::ReadQuorum::WeakQuorum,
             config::ReadQuorum::TwoFaultsPlusOne => basil::ReadQuorum::Majority,
             config::ReadQuorum::ThreeFaultsPlusOne => basil::ReadQuorum::Commit,
         },
-        fast_path: match config.fast_path {
+        fast_path: match config.options.fast_path {
             config::FastPath::On => basil::FastPath::On,
             #[cfg(feature = "lab")]
             config::FastPath::Off => basil::FastPath::Off,
         },
-        read_only: match config.read_only {
+        read_only: match config.options.read_only {
             config::ReadOnly::Validated => basil::ReadOnly::Validated,
             #[cfg(feature = "lab")]
             config::ReadOnly::Voted => basil::ReadOnly::Voted,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::{AsOf, Client, ConnectError, Error, Heard, Operation, PoolOptions, Refusal};
-use config::{Config, Endpoint, FastPath, ReadOnly, ReadQuorum, Timeouts, Topology};
+use config::{Config, Endpoint, EngineOptions, Timeouts, Topology};
 use crypto::{BatchSigner, SecretKey, Signatures, Verified, Verifier};
 use engine::{
     Advice, Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, ReadMode, Request,
@@ -97,9 +97,7 @@ where
         client: ClientId(1),
         certificate: certificate("c1", &secret),
         secret,
-        read_quorum: ReadQuorum::TwoFaultsPlusOne,
-        fast_path: FastPath::On,
-        read_only: ReadOnly::Validated,
+        options: EngineOptions::default(),
         // Nobody waits for what is known.
         timeouts: Timeouts { connect_ms: 600_000, ..Timeouts::default() },
         regions: None,

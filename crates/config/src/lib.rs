@@ -15,6 +15,7 @@
 
 mod chain_file;
 mod cluster_text;
+mod engine_options;
 mod file;
 #[cfg(feature = "node")]
 mod node;
@@ -36,6 +37,7 @@ use types::{ClientId, Cluster};
 
 pub use chain_file::{chain_file, write_chain};
 pub use cluster_text::quoted;
+pub use engine_options::{EngineOptions, FastPath, ReadOnly, ReadQuorum};
 pub use file::{ConfigError, exists, read_certificate, read_secret_key, read_text, read_toml};
 #[cfg(feature = "node")]
 pub use node::{LogFormat, LogLevel, NodeConfig, Settings};
@@ -50,116 +52,6 @@ pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
 #[cfg(not(feature = "lab"))]
 pub(crate) fn laboratory_only(what: &str) -> String {
     format!("{what} is for experiments: only `bezant-lab` takes it")
-}
-
-/// How many replicas of a shard a read asks (Basil §4.1, figure 5b). It is content with `f+1` of their replies,
-/// or with one where only one is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadQuorum {
-    /// One replica, whose word is then taken: for measurement.
-    #[cfg(feature = "lab")]
-    One,
-    /// `f+1`: at least one of them is correct; one that stays silent costs another round.
-    FaultsPlusOne,
-    /// `2f+1`: `f+1` answer even when `f` stay silent. The default.
-    TwoFaultsPlusOne,
-    /// `3f+1`: as many as a transaction asks that says beforehand that it only reads.
-    ThreeFaultsPlusOne,
-}
-
-impl ReadQuorum {
-    /// How many replicas that is when a shard tolerates `faults` faults.
-    #[must_use]
-    pub const fn count(self, faults: usize) -> usize {
-        match self {
-            #[cfg(feature = "lab")]
-            Self::One => 1,
-            Self::FaultsPlusOne => faults + 1,
-            Self::TwoFaultsPlusOne => 2 * faults + 1,
-            Self::ThreeFaultsPlusOne => 3 * faults + 1,
-        }
-    }
-
-    /// As it is written in `client.toml`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            #[cfg(feature = "lab")]
-            Self::One => "1",
-            Self::FaultsPlusOne => "f+1",
-            Self::TwoFaultsPlusOne => "2f+1",
-            Self::ThreeFaultsPlusOne => "3f+1",
-        }
-    }
-}
-
-impl std::str::FromStr for ReadQuorum {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            #[cfg(feature = "lab")]
-            "1" => Ok(Self::One),
-            #[cfg(not(feature = "lab"))]
-            "1" => Err(laboratory_only("read_quorum = \"1\"")),
-            "f+1" => Ok(Self::FaultsPlusOne),
-            "2f+1" => Ok(Self::TwoFaultsPlusOne),
-            "3f+1" => Ok(Self::ThreeFaultsPlusOne),
-            _ => Err(format!("a read quorum is one of \"f+1\", \"2f+1\" and \"3f+1\", not {name:?}")),
-        }
-    }
-}
-
-/// Whether a client decides by unanimous votes in one round trip, where it can.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FastPath {
-    /// It does.
-    #[default]
-    On,
-    /// Every decision is logged first: for measurement, and to exercise the slow path.
-    #[cfg(feature = "lab")]
-    Off,
-}
-
-impl std::str::FromStr for FastPath {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "on" => Ok(Self::On),
-            #[cfg(feature = "lab")]
-            "off" => Ok(Self::Off),
-            #[cfg(not(feature = "lab"))]
-            "off" => Err(laboratory_only("fast_path = \"off\"")),
-            _ => Err(format!("the fast path is \"on\", not {name:?}")),
-        }
-    }
-}
-
-/// How a transaction that writes nothing commits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadOnly {
-    /// When enough replicas say that nothing newer is under way: without a vote or a signature.
-    #[default]
-    Validated,
-    /// By the replicas' votes, like any other: for measurement.
-    #[cfg(feature = "lab")]
-    Voted,
-}
-
-impl std::str::FromStr for ReadOnly {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "validated" => Ok(Self::Validated),
-            #[cfg(feature = "lab")]
-            "voted" => Ok(Self::Voted),
-            #[cfg(not(feature = "lab"))]
-            "voted" => Err(laboratory_only("read_only = \"voted\"")),
-            _ => Err(format!("what only reads commits \"validated\", not {name:?}")),
-        }
-    }
 }
 
 /// How long a client waits, in milliseconds.
@@ -196,12 +88,8 @@ pub struct Config {
     pub secret: SecretKey,
     /// The certificate of that key, in DER.
     pub certificate: Vec<u8>,
-    /// How many replicas a read asks.
-    pub read_quorum: ReadQuorum,
-    /// Whether decisions may take one round trip.
-    pub fast_path: FastPath,
-    /// How a transaction that writes nothing commits.
-    pub read_only: ReadOnly,
+    /// What only some engines look at.
+    pub options: EngineOptions,
     /// How long it waits.
     pub timeouts: Timeouts,
     /// How far away everybody is to seem: as the cluster was started, where it runs on this computer and under made-up
@@ -260,9 +148,7 @@ impl Config {
             topology: Arc::new(topology),
             client,
             secret,
-            read_quorum: file.read_quorum,
-            fast_path: file.fast_path,
-            read_only: file.read_only,
+            options: EngineOptions { read_quorum: file.read_quorum, fast_path: file.fast_path, read_only: file.read_only },
             timeouts: Timeouts {
                 connect_ms: file.connect_timeout_ms,
                 operation_ms: file.operation_timeout_ms,
@@ -291,7 +177,7 @@ struct ClientToml {
     key: PathBuf,
     #[serde(default = "certificate_file")]
     certificate: PathBuf,
-    #[serde(default = "read_quorum", deserialize_with = "text::from_str")]
+    #[serde(default, deserialize_with = "text::from_str")]
     read_quorum: ReadQuorum,
     #[serde(default, deserialize_with = "text::from_str")]
     fast_path: FastPath,
@@ -315,10 +201,6 @@ fn key_file() -> PathBuf {
 
 fn certificate_file() -> PathBuf {
     "certificate.pem".into()
-}
-
-fn read_quorum() -> ReadQuorum {
-    ReadQuorum::TwoFaultsPlusOne
 }
 
 fn connect_ms() -> u64 {

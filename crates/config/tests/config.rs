@@ -72,8 +72,11 @@ fn a_folder_as_init_makes_it_is_taken() {
         &cluster_toml("placement = \"ranges\"\nbounds = [\"m\"]", 2),
     );
     let config = load(folder.path()).expect("taken");
-    assert_eq!((config.client, config.read_quorum, config.fast_path), (ClientId(1), ReadQuorum::ThreeFaultsPlusOne, FastPath::On));
-    assert_eq!((config.read_only, config.read_quorum.count(1)), (ReadOnly::Validated, 4));
+    assert_eq!(
+        (config.client, config.options.read_quorum, config.options.fast_path),
+        (ClientId(1), ReadQuorum::ThreeFaultsPlusOne, FastPath::On)
+    );
+    assert_eq!((config.options.read_only, config.options.read_quorum.count(1)), (ReadOnly::Validated, 4));
     assert_eq!(config.topology.endpoints.len(), 12);
     assert_eq!(config.cluster().shard_of(&Key::from("m")), ShardId(1));
     assert_eq!(config.cluster().shard_of(&Key::from("l")), ShardId(0));

@@ -85,6 +85,7 @@ mod tests {
     use std::sync::mpsc;
     use std::task::Wake;
     use std::thread;
+    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -157,7 +158,7 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         assert!(Pin::new(&mut write).poll_write(&mut context, b"bezant").is_pending());
         drop(go);
-        is_woken.recv().expect("it is woken");
+        is_woken.recv_timeout(Duration::from_secs(30)).expect("it is woken");
         assert!(matches!(Pin::new(&mut write).poll_write(&mut context, b"bezant"), Poll::Ready(Ok(6))));
         assert!(reading.join().expect("it reads"));
     }

@@ -518,6 +518,7 @@ impl UsageMonitor {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
     use types::{ClientId, ReplicaId, ShardId};
 
     use super::*;
@@ -826,7 +827,8 @@ mod tests {
         let mut work = pin!(low_priority.run(&usages[1], async { thread::current().name().map(str::to_owned) }));
         assert!(is_pending(work.as_mut()).await, "it is the other thread's");
         assert_eq!(low(&mut monitor, &usages, &mut now, [0, 0, 1, 0]), [1]);
-        assert_eq!(work.await, Some(thread::current().name().map(str::to_owned)));
+        let done_by = timeout(Duration::from_secs(30), work).await.expect("it is taken back");
+        assert_eq!(done_by, Some(thread::current().name().map(str::to_owned)));
     }
 
     #[tokio::test]
