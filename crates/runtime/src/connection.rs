@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crypto::{Compress, Rejection, SignatureClaims, Verified, Verifier};
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
@@ -33,6 +33,8 @@ const CHECK_MESSAGES_MAX: usize = 512;
 const MESSAGE_BYTES_MIN: usize = 32;
 /// How much a peer must have taken within the time of a write. One that takes less does not read.
 const WRITE_BYTES: usize = 1 << 20;
+/// This part of the time that a graceful stop has is for clients to read what was written.
+const READING_PART: u64 = 3;
 
 /// A message on the wire: it has one encoding and lists its signature claims.
 pub trait Wire: Compress + SignatureClaims + Send + 'static {}
@@ -138,8 +140,10 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     async fn run(&mut self, mut stream: ReadHalf<Stream>) -> CloseReason {
         let mut buffer = ReadBuffer::default();
         loop {
-            if let Err(close_reason) = self.take_frames(&mut buffer).await {
-                return close_reason;
+            match self.take_frames(&mut buffer).await {
+                Ok(()) => {}
+                Err(CloseReason::Stopping) => return discard_all(stream).await,
+                Err(close_reason) => return close_reason,
             }
             self.link.drained().await;
             match buffer.fill(&mut stream).await {
@@ -262,10 +266,17 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         }
         let link = Some(Arc::clone(&self.link));
         let inbound = Inbound::Messages { from: self.link.party(), at: Instant::now(), messages: verified, link, permit };
-        // A node that is stopping takes in nothing more.
-        let _ = self.intake.mailbox.push(inbound);
-        Ok(())
+        self.intake.mailbox.push(inbound).map_err(|_| CloseReason::Stopping)
     }
+}
+
+/// Reads on, for a node that takes in nothing more, until the peer ends the connection.
+async fn discard_all(mut stream: ReadHalf<Stream>) -> CloseReason {
+    let mut bytes = [0; 4_096];
+    while let Ok(1..) = stream.read(&mut bytes).await {
+        tokio::task::yield_now().await;
+    }
+    CloseReason::Stopping
 }
 
 async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &Intake<C, W>, share: &Share) -> CloseReason {
@@ -297,7 +308,7 @@ async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &In
             // A client may still be asking. Whoever closes before having read that has the system drop what the client has not read. So it
             // is the client that ends the connection, and the reader that hears it.
             if matches!(link.party(), Party::Client(..)) {
-                let _ = timeout(Duration::from_millis(limits.flush_timeout_ms), link.closed()).await;
+                let _ = timeout(Duration::from_millis(limits.flush_timeout_ms / READING_PART), link.closed()).await;
             }
             return reason;
         }

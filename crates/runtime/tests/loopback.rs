@@ -355,10 +355,9 @@ async fn a_client_that_goes_on_asking_still_reads_all_that_a_stopping_server_had
     let handle = server.node.handle();
     let stopping = tokio::spawn(server.node.stop());
     eventually("it is stopping", || matches!(handle.try_command(AskPeer(replica(1), 1)), Err(NotTaken::Stopped(_)))).await;
-    for heard in 41..44 {
-        raw.send(&messages(&[Message::Ask(1)])).await;
-        eventually("it still hears", || metrics.to_text().contains(&format!("bezant_messages_received_total {heard}\n"))).await;
-    }
+    raw.send(&messages(&[Message::Ask(1)])).await;
+    eventually("it still hears", || metrics.to_text().contains("bezant_messages_received_total 41\n")).await;
+    raw.send(&messages(&[Message::Ask(1)])).await;
     raw.reads(40 << 18).await;
     raw.is_closed().await;
     drop(raw);
