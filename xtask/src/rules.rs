@@ -389,8 +389,12 @@ fn names_engine(line: &str) -> Option<&'static str> {
     let code = line.split("//").next().unwrap_or_default();
     let uses = |engine: &&&str| {
         code.match_indices(**engine).any(|(at, _)| {
-            let before = code[..at].chars().next_back().is_none_or(|before| !before.is_alphanumeric() && !"_:\"\\/.".contains(before));
-            before && code[at + engine.len()..].starts_with("::")
+            let is_name = |other: char| other.is_alphanumeric() || "_>".contains(other);
+            // A path may begin with colons.
+            let before = code[..at].strip_suffix("::").filter(|before| !before.ends_with(is_name)).unwrap_or(&code[..at]);
+            let is_first = before.chars().next_back().is_none_or(|before| !before.is_alphanumeric() && !"_:\"\\/.".contains(before));
+            let after = &code[at + engine.len()..];
+            is_first && (after.starts_with("::") || (code.contains("use ") && after.starts_with(" as ")))
         })
     };
     ENGINES.iter().find(uses).copied()
@@ -530,7 +534,9 @@ mod tests {
     #[test]
     fn a_wiring_crate_names_engines_in_its_wiring_files_alone() {
         assert_eq!(naming("bezant -> basil", "src/node/wiring.rs", "use basil::Node;"), Vec::<String>::new());
-        assert_eq!(naming("bezant -> basil", "src/status.rs", "basil::Node::new()").len(), 1);
+        for way in ["basil::Node::new()", "::basil::Node::new()", "use ::basil::Node;", "use basil as engine;", "(::basil::Node)"] {
+            assert_eq!(naming("bezant -> basil", "src/status.rs", way).len(), 1, "{way}");
+        }
     }
 
     #[test]
