@@ -1,12 +1,15 @@
 //! `bezant audit`: compares replicas.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use bezant_client::ENGINES;
 use clap::{Args, Subcommand};
+use config::NodeConfig;
 use serde_json::json;
 use zookeeper::{Audit, Finding, OnlineAudit, Verdict, audit_offline, audit_online};
 
 use crate::failure::{Done, Failure};
+use crate::node;
 use crate::out;
 
 /// How replicas are compared.
@@ -53,6 +56,7 @@ pub async fn run(command: &AuditCommand) -> Result<Done, Failure> {
         AuditCommand::Offline(args) => args,
         AuditCommand::Online(args) => return Ok(online(args).await),
     };
+    args.folders.iter().try_for_each(|folder| check_folder(folder))?;
     let audit = audit_offline(&args.folders);
     if args.json {
         print_json(&audit);
@@ -60,6 +64,25 @@ pub async fn run(command: &AuditCommand) -> Result<Done, Failure> {
         print(&audit);
     }
     Ok(if audit.is_clean() { Done::Well } else { Done::Negative })
+}
+
+/// Refuses what is no folder with data of a server for ZooKeeper's clients, where that can be told: it would be called broken.
+fn check_folder(folder: &Path) -> Result<(), Failure> {
+    let is_replica = folder.join("node.toml").exists();
+    let replica = if is_replica { Some(folder) } else { folder.parent().filter(|parent| parent.join("node.toml").exists()) };
+    let Some(replica) = replica else { return Ok(()) };
+    let engine = NodeConfig::load(replica, ENGINES)?.topology.engine;
+    if !node::serves_zookeepers_clients(engine) {
+        return Err(Failure::wrong(format!("this is a replica of {}, whose folders are not compared", engine.name))
+            .at(folder.display())
+            .help("its replicas compare what they hold while they run: bezant status"));
+    }
+    if is_replica {
+        return Err(Failure::wrong("this is a replica's folder, and its data are in one of their own")
+            .at(folder.display())
+            .help(format!("bezant audit offline {}", folder.join("data").display())));
+    }
+    Ok(())
 }
 
 fn print(audit: &Audit) {

@@ -69,8 +69,18 @@ pub enum ConfigCommand {
 #[derive(Args, Debug)]
 pub struct ClusterFolder {
     /// The cluster's folder, or a member's folder of it
-    #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_CLUSTER)]
     cluster: PathBuf,
+}
+
+/// The cluster's folder where none is named.
+const DEFAULT_CLUSTER: &str = "./bezant-data";
+
+impl ClusterFolder {
+    /// What another command needs to find the same cluster.
+    fn option(&self) -> String {
+        if self.cluster == Path::new(DEFAULT_CLUSTER) { String::new() } else { format!(" --cluster {}", self.cluster.display()) }
+    }
 }
 
 /// What to show.
@@ -378,7 +388,8 @@ fn propose(args: &ProposeArgs) -> Result<Done, Failure> {
     describe(chain, &proposed);
     let (out, first) = (args.out.display(), args.at.cluster.join("operator"));
     let key = if first.join("key").exists() { first.display().to_string() } else { "KEY-FOLDER".to_owned() };
-    eprintln!("{out} is proposed. Next: each operator signs it, with its own key: bezant config sign {out} --key {key}");
+    let cluster = args.at.option();
+    eprintln!("{out} is proposed. Next: each operator signs it, with its own key: bezant config sign {out} --key {key}{cluster}");
     Ok(Done::Well)
 }
 
@@ -418,7 +429,7 @@ fn sign(args: &SignArgs) -> Result<Done, Failure> {
     let (signed, needed) = (proposed.signatures.len(), chain.newest().operators.needed);
     let file = args.file.display();
     if signed >= usize::from(needed) {
-        eprintln!("signed; {signed} of {needed} needed have. Next: bezant config apply {file}");
+        eprintln!("signed; {signed} of {needed} needed have. Next: bezant config apply {file}{}", args.at.option());
     } else {
         eprintln!("signed; {signed} of {needed} needed have. Next: give {file} to another operator");
     }

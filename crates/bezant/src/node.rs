@@ -38,7 +38,7 @@ use engine::{Instruction, Misbehavior, Replica};
 use has_run::HasRun;
 pub use latest::FLIP_PATH;
 use latest::Latest;
-pub use wiring::{changes_while_running, check_data, create_marked_data, makes_up_for_rows};
+pub use wiring::{changes_while_running, check_data, create_marked_data, makes_up_for_rows, serves_zookeepers_clients};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;

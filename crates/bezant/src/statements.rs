@@ -177,7 +177,8 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
             }
             if found.len() == limit && args.limit.is_none() && (!args.reach.json || std::io::stderr().is_terminal()) {
                 let end = if args.reverse { "last" } else { "first" };
-                eprintln!("the {end} {limit} keys; --limit N for more, --all for all");
+                let all = if outcome.reads_past { ", --all for all" } else { "" };
+                eprintln!("the {end} {limit} keys; --limit N for more{all}");
             }
             Ok(Done::Well)
         }
@@ -327,7 +328,8 @@ pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<State
         None => client.transact(work).await?,
     };
     let elapsed = started.elapsed();
-    Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed })
+    let reads_past = client.capabilities().as_of;
+    Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed, reads_past })
 }
 
 fn reads(statement: &Statement) -> bool {
@@ -376,6 +378,8 @@ pub struct Outcome {
     commit: Commit,
     attempts: u32,
     elapsed: Duration,
+    /// Whether the cluster can read what there was at a moment, as ranges are read that have no limit.
+    reads_past: bool,
 }
 
 impl Outcome {

@@ -50,6 +50,11 @@ pub fn makes_up_for_rows(engine: &Profile) -> bool {
     engine.name == basil::PROFILE.name
 }
 
+/// Whether a replica of `engine` keeps the data of a server for ZooKeeper's clients.
+pub fn serves_zookeepers_clients(engine: &Profile) -> bool {
+    engine.name == sentinel::PROFILE.name
+}
+
 /// Whether the store in `data` is as it was made for `owner`, a replica of `engine` that had nothing before.
 ///
 /// # Errors
