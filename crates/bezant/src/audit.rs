@@ -71,7 +71,9 @@ fn check_folder(folder: &Path) -> Result<(), Failure> {
     let is_replica = folder.join("node.toml").exists();
     let replica = if is_replica { Some(folder) } else { folder.parent().filter(|parent| parent.join("node.toml").exists()) };
     let Some(replica) = replica else { return Ok(()) };
-    let engine = NodeConfig::load(replica, ENGINES)?.topology.engine;
+    // A copy may lack the key, or more: the audit itself says what can be read of it.
+    let Ok(config) = NodeConfig::load(replica, ENGINES) else { return Ok(()) };
+    let engine = config.topology.engine;
     if !node::serves_zookeepers_clients(engine) {
         return Err(Failure::wrong(format!("this is a replica of {}, whose folders are not compared", engine.name))
             .at(folder.display())

@@ -442,6 +442,15 @@ fn copies_of_cluster_toml_that_differ_are_told() {
 }
 
 #[test]
+fn a_replica_whose_folder_cannot_be_audited_is_not_called_broken() {
+    let place = Place::new();
+    place.init(&[]);
+    for folder in ["bezant-data/s0-r1", "bezant-data/s0-r1/data"] {
+        place.run(&["audit", "offline", folder]).expect(2).says("this is a replica of basil").says("bezant status");
+    }
+}
+
+#[test]
 fn values_are_printed_as_they_are_read() {
     let place = Place::new();
     place.init(&[]);

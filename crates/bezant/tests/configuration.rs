@@ -99,7 +99,8 @@ fn a_revoked_client_is_cut_off_at_every_replica_while_it_writes() {
         open.unwrap_or(0u64).saturating_sub(5)
     };
     eventually("it writes everywhere", || (0..6).all(|index| clients(index) == 1));
-    place.run(&["config", "propose", "--revoke-client", "2", "--out", "next"]).expect(0);
+    let proposed = place.run(&["config", "propose", "--revoke-client", "2", "--out", "next", "--cluster", "bezant-data"]).expect(0);
+    proposed.says("bezant config sign next --key bezant-data/operator --cluster bezant-data");
     place.run(&["config", "apply", "next"]).expect(2).says("0 of the operators have signed, and 1 must");
     place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
     place.run(&["config", "apply", "next"]).expect(0).prints("configuration 1: 6 of 6 replicas go by it\n");

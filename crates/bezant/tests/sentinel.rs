@@ -111,6 +111,8 @@ fn transfers_survive_the_leader_and_a_power_cut() {
     let data = REPLICAS.map(|replica| format!("bezant-data/{replica}/data"));
     place.run(&["audit", "offline", &data[0], &data[1], &data[2]]).expect(0);
     place.run(&["audit", "offline", "bezant-data/s0-r0"]).expect(2).says("bezant audit offline bezant-data/s0-r0/data");
+    std::fs::remove_file(place.path("bezant-data/s0-r0/key")).expect("it has a key");
+    place.run(&["audit", "offline", &data[0]]).expect(0);
 }
 
 #[test]
