@@ -60,7 +60,7 @@ fn replicas_that_all_start_again_with_clocks_behind_show_what_was_overwritten() 
 
 #[test]
 fn replicas_that_serve_at_once_meet_clients_who_rely_on_their_earlier_clocks() {
-    is_noticed(Mutant::ServesAtOnce, 12, &[NEAR, "clients=8 fault-kinds=set-clocks+cut-power clock-good-ms=2000 fault-phase-ms=6000"]);
+    is_noticed(Mutant::ServesAtOnce, 40, &[NEAR, "clients=8 fault-kinds=set-clocks+cut-power clock-good-ms=2000 fault-phase-ms=12000"]);
 }
 
 /// It has heard of no clock for too long, and then of all of them. A replica that starts votes down what lies up to a time bound ahead, so that a

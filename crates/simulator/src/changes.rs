@@ -24,7 +24,7 @@ use types::{ClientId, Cluster, Digest, Party};
 use crate::faults::Phase;
 use crate::rights::Prefixes;
 use crate::setting::Rights;
-use crate::system::{Checker as _, Client as _, System};
+use crate::system::{Checker as _, System};
 use crate::world::{Actor, Event, World, secret};
 
 const MS: u64 = 1_000_000;
@@ -173,7 +173,7 @@ impl<S: System> World<S> {
     fn follows_rules(&self, actor: Actor) -> bool {
         match actor {
             Actor::Replica(at) => self.replicas[at].is_honest(),
-            Actor::Client(at) => self.clients[at].machine.is_honest(),
+            Actor::Client(at) => self.clients[at].is_honest(),
         }
     }
 
@@ -542,7 +542,7 @@ impl<S: System> World<S> {
         match actor {
             Actor::Client(at) => {
                 if let Some(command) = S::client_reconfigured(cluster) {
-                    self.step_client(at, Input::Command(command));
+                    self.give(at, Input::Command(command));
                 }
             }
             Actor::Replica(at) if self.knows(actor, actor) => {

@@ -1,6 +1,9 @@
 //! A client's process in the world.
 
-use machine::OutboxOf;
+use std::collections::VecDeque;
+
+use machine::turn::{Bounds, NoSigner, Turns};
+use machine::{InputOf, Machine};
 use random::Random;
 use types::{ClientId, Party, Session};
 
@@ -11,7 +14,11 @@ use crate::system::{Client as _, System};
 pub(crate) struct ClientActor<S: System> {
     pub id: ClientId,
     pub clock: Clock,
-    pub machine: S::Client,
+    pub turns: Turns<S::Client>,
+    /// What it has not taken in yet.
+    pub inbox: VecDeque<InputOf<S::Client>>,
+    /// When its next turn is.
+    pub turn_at: Option<u64>,
     pub random: Random,
     /// How many processes it has been.
     pub lives: u64,
@@ -23,8 +30,6 @@ pub(crate) struct ClientActor<S: System> {
     tasks: u64,
     /// Tasks that went well since the faults ended.
     pub done_since_heal: u64,
-    /// Its memory is used again for each step.
-    pub outbox: OutboxOf<S::Client>,
 }
 
 /// The task a client is at.
@@ -38,12 +43,47 @@ pub(crate) struct Task {
 
 impl<S: System> ClientActor<S> {
     pub fn new(id: ClientId, machine: S::Client, clock: Clock, random: Random) -> Self {
-        let outbox = OutboxOf::<S::Client>::default();
-        Self { id, clock, machine, random, lives: 1, armed: None, paused_until: 0, task: None, tasks: 0, done_since_heal: 0, outbox }
+        let turns = Turns::new(machine, Party::Client(id, Session(1)), Bounds::default());
+        Self {
+            id,
+            clock,
+            turns,
+            inbox: VecDeque::new(),
+            turn_at: None,
+            random,
+            lives: 1,
+            armed: None,
+            paused_until: 0,
+            task: None,
+            tasks: 0,
+            done_since_heal: 0,
+        }
+    }
+
+    /// Whether it follows the protocol.
+    pub fn is_honest(&self) -> bool {
+        self.turns.machine().is_honest()
     }
 
     pub fn party(&self) -> Party {
         Party::Client(self.id, Session(self.lives))
+    }
+
+    /// One turn: what it sends, and what it hears from its own machine.
+    #[expect(clippy::type_complexity, reason = "the parts of an outbox")]
+    pub fn turn(&mut self, now: u64) -> (Vec<(Party, S::Message)>, Vec<<S::Client as Machine>::Event>) {
+        self.turn_at = None;
+        let local = self.clock.read(now);
+        let mut turn = self.turns.begin(local);
+        while turn.room() > 0
+            && let Some(input) = self.inbox.pop_front()
+        {
+            turn.step(local, input);
+        }
+        let Ok(written) = turn.stepped(local).persist();
+        let said = written.sign(&mut NoSigner);
+        assert!(said.own.is_empty(), "a client says nothing to itself");
+        (said.sends.drain(..).collect(), said.events.drain(..).collect())
     }
 
     /// Begins a task: gives its number.
@@ -68,8 +108,9 @@ impl<S: System> ClientActor<S> {
 
     /// Leaves what it is at.
     pub fn forget(&mut self) {
-        self.machine.forget();
-        self.armed = None;
+        self.turns.machine_mut().forget();
+        self.inbox.clear();
+        (self.armed, self.turn_at) = (None, None);
         self.task = None;
     }
 }

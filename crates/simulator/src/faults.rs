@@ -10,7 +10,7 @@ use crate::network::LinkProfile;
 use crate::scenario::FaultClass;
 use crate::self_test::BrokenRule;
 use crate::setting::ReplicaFault;
-use crate::system::{Client as _, Liar as _, System};
+use crate::system::{Liar as _, System};
 use crate::world::{Actor, Event, World};
 
 /// How far a run is.
@@ -409,7 +409,7 @@ impl<S: System> World<S> {
     }
 
     fn look_at_progress(&mut self, healed_at: u64) {
-        let honest = self.clients[..self.clients.len() - 1].iter().filter(|client| client.machine.is_honest());
+        let honest = self.clients[..self.clients.len() - 1].iter().filter(|client| client.is_honest());
         let behind: Vec<String> =
             honest.filter(|client| client.done_since_heal < COMMITS_AFTER_HEAL).map(|client| client.id.to_string()).collect();
         if behind.is_empty() {

@@ -348,7 +348,9 @@ pub enum Next<C> {
 }
 
 /// A client: its machine, and the application above it that has one task after the other.
-pub trait Client<S: System>: Machine<Received = Verified<S::Message>, Message = S::Message, Unsigned = Infallible> {
+pub trait Client<S: System>:
+    Machine<Received = Verified<S::Message>, Message = S::Message, Unsigned = Infallible> + Durable<Failure = Infallible>
+{
     /// Whether it follows the protocol.
     fn is_honest(&self) -> bool;
 

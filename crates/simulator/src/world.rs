@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crypto::{SecretKey, Verifier};
-use machine::{Input, Machine as _};
 use random::Random;
 use types::{ClientId, Cluster, Party};
 
@@ -44,8 +43,8 @@ pub(crate) enum Actor {
 pub(crate) enum Event {
     /// Bytes arrive.
     Arrive { from: Actor, from_party: Party, to: Actor, to_party: Party, bytes: Bytes },
-    /// A replica takes its turn.
-    Turn(usize),
+    /// A participant takes its turn.
+    Turn(Actor),
     /// A timer may be due.
     Wake(Actor),
     /// A client begins a task, if it still is the process that wanted to.
@@ -222,7 +221,8 @@ impl<S: System> World<S> {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive { from, from_party, to, to_party, bytes } => self.arrive(from, from_party, to, to_party, bytes),
-            Event::Turn(replica) => self.turn(replica),
+            Event::Turn(Actor::Replica(at)) => self.turn(at),
+            Event::Turn(Actor::Client(at)) => self.turn_of_client(at),
             Event::Wake(actor) => self.wake(actor),
             Event::Begin { client, life } => {
                 if self.clients[client].lives == life && self.clients[client].task.is_none() {
@@ -248,7 +248,7 @@ impl<S: System> World<S> {
             Actor::Replica(at) => (self.replicas[at].wakes_at(), &mut self.replicas[at].armed),
             Actor::Client(at) => {
                 let client = &mut self.clients[at];
-                (client.machine.deadline().map(|deadline| client.clock.when(deadline)), &mut client.armed)
+                (client.turns.wakes_at().map(|wakes_at| client.clock.when(wakes_at)), &mut client.armed)
             }
         };
         let Some(mut at) = wakes_at else { return };
@@ -279,7 +279,7 @@ impl<S: System> World<S> {
             Actor::Client(at) => {
                 if self.clients[at].armed == Some(self.now) {
                     self.clients[at].armed = None;
-                    self.step_client(at, Input::Tick);
+                    self.want_turn_of_client(at);
                 }
             }
         }

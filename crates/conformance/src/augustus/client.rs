@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ::augustus::multicast::{Message, Request, RequestKey};
 use bytes::Bytes;
 use crypto::Verified;
-use machine::{Input, InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use mutants::{Mutant, broken};
 use random::{Named as _, Random, named};
 use simulator::{Client, Goal, Next};
@@ -253,6 +253,15 @@ impl Machine for OrderClient {
 
     fn deadline(&self) -> Option<Time> {
         self.asked.as_ref().map(|asked| asked.again)
+    }
+}
+
+impl Durable for OrderClient {
+    type Failure = Infallible;
+
+    /// A client keeps nothing.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use engine::{
     Ask, ClusterClock, Commit, CommitPath, CommitRequest, Evidence, Found, ReadMode, Refusal, Request, Response, Tell, even_time_after,
     stretched,
 };
-use machine::{Input, InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
 use types::{ClientId, Cluster, Direction, Key, KeyRange, Timestamp, TransactionId};
@@ -364,12 +364,13 @@ impl BasilClient {
         came
     }
 
-    /// Its session takes a turn.
-    fn turn(&mut self, now: Time, input: InputOf<Session<ClientDriver>>, outbox: &mut OutboxOf<Self>) {
-        let tells = outbox.lend(|outbox| {
-            self.session.step(now, input, outbox);
-            self.session.end_turn(now, outbox);
-        });
+    /// Has its session speak, and tells what that says.
+    fn with_session(
+        &mut self,
+        outbox: &mut OutboxOf<Self>,
+        speak: impl FnOnce(&mut Session<ClientDriver>, &mut OutboxOf<Session<ClientDriver>>),
+    ) {
+        let tells = outbox.lend(|outbox| speak(&mut self.session, outbox));
         outbox.events.extend(self.session.driver_mut().take_notes().into_iter().map(Heard::Passed));
         for tell in tells {
             match tell {
@@ -445,15 +446,27 @@ impl Machine for BasilClient {
     type Event = Heard;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
-        match input {
-            Input::Command(asks) => asks.into_iter().for_each(|ask| self.turn(now, Input::Command(ask), outbox)),
-            Input::Message { from, message } => self.turn(now, Input::Message { from, message }, outbox),
-            Input::Tick => self.turn(now, Input::Tick, outbox),
-        }
+        self.with_session(outbox, |session, outbox| match input {
+            Input::Command(asks) => asks.into_iter().for_each(|ask| session.step(now, Input::Command(ask), outbox)),
+            Input::Message { from, message } => session.step(now, Input::Message { from, message }, outbox),
+            Input::Tick => session.step(now, Input::Tick, outbox),
+        });
+    }
+
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.with_session(outbox, |session, outbox| session.end_turn(now, outbox));
     }
 
     fn deadline(&self) -> Option<Time> {
         self.session.deadline()
+    }
+}
+impl Durable for BasilClient {
+    type Failure = Infallible;
+
+    /// A client keeps nothing.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ::sentinel::order::Zxid;
 use crypto::Verified;
-use machine::{Input, InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use simulator::{Client, Goal, Next};
 use types::{Cluster, Digest, Party, ReplicaId};
 
@@ -139,5 +139,14 @@ impl Machine for ZabClient {
 
     fn deadline(&self) -> Option<Time> {
         self.task.map(|(_, at)| at)
+    }
+}
+
+impl Durable for ZabClient {
+    type Failure = Infallible;
+
+    /// A client keeps nothing.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
     }
 }

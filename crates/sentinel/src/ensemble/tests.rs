@@ -389,6 +389,25 @@ fn a_session_moves_and_its_server_before_lets_it_go() {
 }
 
 #[test]
+fn a_server_that_a_session_has_left_gets_nothing_ordered_for_it() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let (one, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let client = world.open_session(one, 0, &[]);
+    world.cut = vec![(leader, one)];
+    let moved = world.open_session(other, client.session, &client.password);
+    assert_eq!(moved.session, client.session);
+    // It does not know yet, and passes on what had waited there.
+    world.ask(client, 1, create("/late"));
+    world.settle();
+    assert!(!world.machine(one).closed.contains(&client.connection));
+    world.cut.clear();
+    world.ask(moved, 1, create("/new"));
+    world.pass(200);
+    assert!((0..3).all(|at| world.has(at, "/new") && !world.has(at, "/late")));
+}
+
+#[test]
 fn a_session_that_only_pings_at_a_follower_of_an_idle_leader_goes_on() {
     let mut world = World::new();
     let follower = (world.leader() + 1) % 3;

@@ -1,7 +1,6 @@
 //! What clients do, and what they are told.
 
-use crypto::Verified;
-use machine::{Input, Machine as _};
+use machine::{Input, InputOf};
 
 use super::{Actor, Event, World};
 use crate::client::Task;
@@ -18,6 +17,9 @@ const REST_FAILED_NS: (u64, u64) = (1_000_000, 40_000_000);
 const REST_ABANDONED_NS: (u64, u64) = (10_000, 20_000_000);
 /// After how long a Byzantine client leaves what it is at, in milliseconds.
 const ABANDON_MS: (u64, u64) = (60, 500);
+/// How many turns of a thousand come later than at once, and by how much at most, in nanoseconds: other things keep a client's process busy.
+const LATE_PER_MILLE: u64 = 250;
+const LATE_NS: u64 = 2_000_000;
 
 impl<S: System> World<S> {
     /// Has a client begin its next task after a while. A process that is new may have something to do before.
@@ -33,7 +35,7 @@ impl<S: System> World<S> {
         let next = self.with_client(at, |client, scene| client.begin(goal, scene));
         let client = &mut self.clients[at];
         let task = client.begin(self.now);
-        if !client.machine.is_honest() {
+        if !client.is_honest() {
             let patience = client.random.between(ABANDON_MS.0, ABANDON_MS.1) * 1_000_000;
             self.after(patience, Event::Abandon { client: at, task });
         }
@@ -56,31 +58,49 @@ impl<S: System> World<S> {
             counts: &mut self.counts,
             engine_counts: &mut self.engine_counts,
         };
-        act(&mut client.machine, &mut scene)
+        act(client.turns.machine_mut(), &mut scene)
     }
 
-    pub fn step_client(&mut self, at: usize, input: Input<Command<S>, Verified<S::Message>>) {
+    /// Gives a client something to take in.
+    pub fn give(&mut self, at: usize, input: InputOf<S::Client>) {
+        self.clients[at].inbox.push_back(input);
+        self.want_turn_of_client(at);
+    }
+
+    pub fn want_turn_of_client(&mut self, at: usize) {
         let client = &mut self.clients[at];
-        let local = client.clock.read(self.now);
-        let mut outbox = std::mem::take(&mut client.outbox);
-        client.machine.step(local, input, &mut outbox);
-        let party = client.party();
-        for (to, message) in outbox.sends.drain(..) {
+        if client.turn_at.is_none() {
+            let late = if client.random.chance(LATE_PER_MILLE) { client.random.between(0, LATE_NS) } else { 0 };
+            client.turn_at = Some(self.now + late);
+            self.after(late, Event::Turn(Actor::Client(at)));
+        }
+    }
+
+    pub fn turn_of_client(&mut self, at: usize) {
+        if self.clients[at].turn_at != Some(self.now) {
+            return; // Of a process that is no more.
+        }
+        let party = self.clients[at].party();
+        let (sends, events) = self.clients[at].turn(self.now);
+        for (to, message) in sends {
             self.send(Actor::Client(at), party, self.now, to, &message);
         }
-        self.arm(Actor::Client(at));
-        for event in outbox.events.drain(..) {
+        for event in events {
             if self.clients[at].task.is_some() {
                 let next = self.with_client(at, |client, scene| client.told(event, scene));
                 self.go_on(at, next);
             }
         }
-        self.clients[at].outbox = outbox;
+        if self.clients[at].inbox.is_empty() {
+            self.arm(Actor::Client(at));
+        } else {
+            self.want_turn_of_client(at);
+        }
     }
 
     fn go_on(&mut self, at: usize, next: Next<Command<S>>) {
         let rest_ns = match next {
-            Next::Command(command) => return self.step_client(at, Input::Command(command)),
+            Next::Command(command) => return self.give(at, Input::Command(command)),
             Next::Wait => return,
             Next::Done => {
                 self.clients[at].done_since_heal += u64::from(self.phase != Phase::Faults);
@@ -100,7 +120,7 @@ impl<S: System> World<S> {
     /// A client was not answered in time: an honest one may only be kept waiting while something is wrong.
     fn was_kept_waiting(&mut self, at: usize, what: &str) {
         let client = &self.clients[at];
-        let Some(Task { began, .. }) = client.task.filter(|_| client.machine.is_honest()) else { return };
+        let Some(Task { began, .. }) = client.task.filter(|_| client.is_honest()) else { return };
         let is_healed = self.phase.healed_before(began);
         if is_healed || (self.setting.is_steady() && began >= self.too_few_until) {
             let when = if is_healed { "after the faults were over" } else { "while there was no reason to wait" };
@@ -123,7 +143,7 @@ impl<S: System> World<S> {
         let client = &self.clients[at];
         match self.phase {
             Phase::Faults => Some(Goal::Anything),
-            Phase::Healed { .. } if client.machine.is_honest() && !is_auditor => {
+            Phase::Healed { .. } if client.is_honest() && !is_auditor => {
                 (client.done_since_heal < COMMITS_AFTER_HEAL).then_some(Goal::Contended)
             }
             Phase::Audit { .. } if is_auditor => (client.done_since_heal == 0).then_some(Goal::Audit),

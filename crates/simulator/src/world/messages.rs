@@ -7,7 +7,7 @@ use types::Party;
 use types::codec::{Decode, Encode};
 
 use super::{Actor, Event, World};
-use crate::system::{Checker as _, Client as _, Liar as _, NetworkAdversary as _, System};
+use crate::system::{Checker as _, Liar as _, NetworkAdversary as _, System};
 
 /// How long a turn takes that does not wait for the disk, in microseconds.
 const SILENT_US: u64 = 5;
@@ -23,7 +23,7 @@ impl<S: System> World<S> {
     fn is_honest(&self, actor: Actor) -> bool {
         match actor {
             Actor::Replica(at) => self.replicas[at].is_honest(),
-            Actor::Client(at) => self.clients[at].machine.is_honest(),
+            Actor::Client(at) => self.clients[at].is_honest(),
         }
     }
 
@@ -82,7 +82,7 @@ impl<S: System> World<S> {
                 self.replicas[at].inbox.push_back((from_party, message));
                 self.want_turn(at);
             }
-            Actor::Client(at) => self.step_client(at, Input::Message { from: from_party, message }),
+            Actor::Client(at) => self.give(at, Input::Message { from: from_party, message }),
         }
     }
 
@@ -118,7 +118,7 @@ impl<S: System> World<S> {
         if replica.turn_at.is_none() && replica.node.is_some() {
             let turn_at = self.now.max(replica.busy_until);
             replica.turn_at = Some(turn_at);
-            self.at(turn_at, Event::Turn(at));
+            self.at(turn_at, Event::Turn(Actor::Replica(at)));
         }
     }
 

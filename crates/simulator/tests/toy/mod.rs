@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use crypto::Verified;
-use machine::{InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use random::{Named as _, Random, named};
 use simulator::dictionary::{number, one, set};
 use simulator::{
@@ -127,6 +127,15 @@ impl Machine for ToyClient {
 
     fn deadline(&self) -> Option<Time> {
         self.asker.deadline()
+    }
+}
+
+impl Durable for ToyClient {
+    type Failure = Infallible;
+
+    /// A client keeps nothing.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
     }
 }
 

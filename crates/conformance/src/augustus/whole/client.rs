@@ -8,7 +8,7 @@ use ::augustus::Session;
 use ::augustus::multicast::Message;
 use crypto::Verified;
 use engine::{Ask, CommitRequest, Evidence, Found, Operation, ReadMode, Refusal, Request, Response, Tell};
-use machine::{Input, InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
 use types::{ClientId, Cluster, Direction, Key, KeyRange, Timestamp, Value};
@@ -303,5 +303,14 @@ impl Machine for AugustusClient {
             Driver::Honest(session) => session.as_ref()?.deadline(),
             Driver::Cheat(cheat) => cheat.deadline(),
         }
+    }
+}
+
+impl Durable for AugustusClient {
+    type Failure = Infallible;
+
+    /// A client keeps nothing.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
     }
 }

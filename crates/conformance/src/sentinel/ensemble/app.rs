@@ -1,9 +1,11 @@
 //! What clients do all day.
 
+use std::convert::Infallible;
+
 use bytes::Bytes;
 use crypto::Verified;
 use jute::{Acl, Create, CreateMode, Operation, ReadOperation, Request};
-use machine::{InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, EPOCH_NS, Goal, Next};
 use types::ClientId;
@@ -120,7 +122,7 @@ impl Machine for EnsembleClient {
     type Command = Task;
     type Received = Verified<Message>;
     type Message = Message;
-    type Unsigned = std::convert::Infallible;
+    type Unsigned = Infallible;
     type Event = Ended;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
@@ -129,6 +131,15 @@ impl Machine for EnsembleClient {
 
     fn deadline(&self) -> Option<Time> {
         self.session.deadline()
+    }
+}
+
+impl Durable for EnsembleClient {
+    type Failure = Infallible;
+
+    /// A client keeps nothing.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ::sentinel::transactions::{Message as EngineMessage, Session};
 use crypto::{Signatures, Verified, Verifier};
 use engine::{Ask, CommitPath, CommitRequest, Evidence, ReadMode, Refusal, Request, Response, Tell};
-use machine::{Input, InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
 use types::{Cluster, Direction, Key, KeyRange, Party, Timestamp, Value};
@@ -344,5 +344,14 @@ impl Machine for TransactionsClient {
 
     fn deadline(&self) -> Option<Time> {
         self.session.as_ref()?.deadline()
+    }
+}
+
+impl Durable for TransactionsClient {
+    type Failure = Infallible;
+
+    /// A client keeps nothing.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
     }
 }
