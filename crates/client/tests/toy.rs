@@ -271,6 +271,25 @@ async fn what_was_so_long_ago_is_asked_for_again_when_the_clock_was_wrong() {
 }
 
 #[tokio::test]
+async fn who_cannot_tell_the_time_for_want_of_replicas_is_told_which_are_away() {
+    let mut nodes = six().await;
+    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new() })
+        .await
+        .expect("all six serve");
+    for node in nodes.drain(2..) {
+        drop(node.stop().await);
+    }
+    let is_told = async {
+        while client.statistics().get("connected") != 11 {
+            client.begin().get("k").await.expect("it answers by itself");
+        }
+    };
+    timeout(PATIENCE, is_told).await.expect("two are left");
+    let read = client.begin_as_of(AsOf::Ago(Duration::ZERO)).expect("it can").get("k").await.expect_err("its clock is wrong");
+    assert!(matches!(read, Error::Unavailable { .. }) && read.to_string().contains("\n  s0-r5: "), "{read}");
+}
+
+#[tokio::test]
 async fn a_session_is_told_with_whom_it_is_connected_before_anybody_asks_it_anything() {
     let mut nodes = six().await;
     let mut at = addresses(&nodes);
