@@ -105,12 +105,17 @@ pub struct ServerConfig {
 
 /// Why a `zoo.cfg` is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
+#[error("{}{what}", place(*line))]
 pub struct ConfigError {
     /// Where, counted from 1; 0 where something is missing.
     pub line: usize,
     /// What is wrong, and what to do.
     pub what: String,
+}
+
+/// The line of what is wrong, where it has one.
+fn place(line: usize) -> String {
+    if line == 0 { String::new() } else { format!("line {line}: ") }
 }
 
 /// Keys of ZooKeeper's that change nothing here.
@@ -508,8 +513,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_line() {
         let wrong = |text: &str| Config::parse(text).expect_err("it is wrong").to_string();
-        assert_eq!(wrong("clientPort=2181"), "line 0: dataDir is missing");
-        assert_eq!(wrong("dataDir=x"), "line 0: clientPort is missing");
+        assert_eq!(wrong("clientPort=2181"), "dataDir is missing");
+        assert_eq!(wrong("dataDir=x"), "clientPort is missing");
         assert_eq!(wrong("dataDir=x\nclientPort=99999"), "line 2: clientPort=99999: number too large to fit in target type");
         assert_eq!(wrong("dataDir=x\nclientPort=1\ntickTime=0"), "line 3: tickTime=0: it lies between 1 and 1000000");
         assert_eq!(wrong("hello"), "line 1: \"hello\" is no key=value");
