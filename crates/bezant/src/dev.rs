@@ -51,7 +51,7 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
         up::refuse_running(&args.folder)?;
         init::compare(&args.folder, &args.shape)?;
     } else {
-        init::create(&args.folder, &["127.0.0.1".to_owned()], &args.shape.value)?;
+        init::create(&args.folder, &args.shape.value)?;
         eprintln!("made a cluster in {}", args.folder.display());
     }
     let note = note(&args.folder)?;
@@ -70,7 +70,10 @@ async fn serve(args: &DevArgs, script: Option<Vec<Statement>>) -> Result<Done, F
     let map = args.regions.load()?;
     regions::leave(&args.folder, map.as_ref())?;
     up::take_waiting_keys(&args.folder)?;
-    let configs = up::nodes(&args.folder)?;
+    let (configs, unusable) = up::nodes(&args.folder)?;
+    if let Some(why) = unusable.into_iter().next() {
+        return Err(why);
+    }
     let replicas = configs.len();
     for (_, mut config) in configs {
         config.regions.clone_from(&map);

@@ -17,7 +17,8 @@ mod ports;
 mod write;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -139,6 +140,15 @@ struct Plan {
     settings: Settings,
 }
 
+impl Plan {
+    /// An address of this computer that one of the replicas is to have, and another program has now.
+    fn taken_address(&self) -> Option<SocketAddr> {
+        let addresses = self.members.iter().flat_map(|member| [member.listen, member.http]);
+        let is_taken = |address: &SocketAddr| TcpListener::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
+        addresses.filter(|address| address.ip().is_loopback()).find(is_taken)
+    }
+}
+
 struct Member {
     name: ReplicaId,
     public_key: [u8; 32],
@@ -157,11 +167,18 @@ pub fn run(args: &InitArgs) -> Result<Done, Failure> {
     if !args.allow_crowded_hosts {
         refuse_crowded_hosts(&hosts, &args.shape)?;
     }
-    make(&args.folder, &hosts, &args.shape, cards.as_ref())?;
+    write::refuse_occupied(&args.folder)?;
+    let plan = plan(&hosts, &args.shape, cards.as_ref())?;
+    make(&args.folder, &plan)?;
     let folder = args.folder.display();
     if cards.is_some() {
         eprintln!("{folder} is made, without any key. Next: give each member its folder, and there run: bezant key use KEY-FOLDER FOLDER");
     } else if is_local(&args.hosts) {
+        if let Some(address) = plan.taken_address() {
+            eprintln!(
+                "warning: another program has {address} now, one of the cluster's addresses: stop it first, or choose others with --base-port auto"
+            );
+        }
         eprintln!("{folder} is made. Next: bezant up {folder}, then bezant put a 1 --cluster {folder}");
     } else {
         eprintln!("{folder} is made. Next: copy each s*-r* folder to its host in cluster.toml, and there run: bezant node FOLDER");
@@ -194,16 +211,21 @@ fn refuse_crowded_hosts(hosts: &[String], shape: &Shape) -> Result<(), Failure> 
     }
 }
 
-/// Makes the cluster's folder, which must not exist yet, or be empty.
-pub fn create(folder: &Path, hosts: &[String], shape: &Shape) -> Result<(), Failure> {
-    make(folder, hosts, shape, None)
+/// Makes the folder of a cluster that is to run here at once. It must not exist yet, or be empty.
+pub fn create(folder: &Path, shape: &Shape) -> Result<(), Failure> {
+    write::refuse_occupied(folder)?;
+    let plan = plan(&["127.0.0.1".to_owned()], shape, None)?;
+    if let Some(address) = plan.taken_address() {
+        return Err(Failure::failed("another program has one of the ports that the cluster would take")
+            .at(address)
+            .help("stop it, or take free ports: --base-port auto"));
+    }
+    make(folder, &plan)
 }
 
-fn make(folder: &Path, hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<(), Failure> {
-    write::refuse_occupied(folder)?;
-    let plan = plan(hosts, shape, cards)?;
+fn make(folder: &Path, plan: &Plan) -> Result<(), Failure> {
     plan.settings.check(plan.topology.engine).map_err(|what| Failure::wrong(what).help("`bezant init --help` says what each is for"))?;
-    write::folder(folder, &plan)
+    write::folder(folder, plan)
 }
 
 /// Refuses what was asked of a cluster that is made already and is otherwise; says what can no longer be asked.

@@ -20,7 +20,7 @@ use crate::up;
 pub const WORDS_LETTERS_MAX: usize = 200;
 /// The state of a replica that does all it is for.
 pub const SERVING: &str = "serving";
-/// The state of one that waits for what other replicas' clocks show.
+/// The state of one that waits for others: for what their clocks show, or for a leader.
 pub const WAITING: &str = "waiting";
 /// The state of one that lost its disk and takes its data over from the others.
 pub const REBUILDING: &str = "rebuilding";
@@ -33,6 +33,9 @@ pub struct StatusArgs {
     /// The cluster's folder, or a client's folder of it
     #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
     cluster: PathBuf,
+    /// The same, for who is used to `up` and `down`
+    #[arg(value_name = "DIR", hide = true, conflicts_with = "cluster")]
+    folder: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -42,7 +45,8 @@ type Answer = (ReplicaId, String, Result<Value, String>);
 
 /// Carries out `bezant status`.
 pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
-    let topology = bezant_client::load(&args.cluster)?.topology;
+    let place = args.folder.as_ref().unwrap_or(&args.cluster);
+    let topology = bezant_client::load(place)?.topology;
     let mut asked = JoinSet::new();
     for (replica, endpoint) in topology.endpoints.clone() {
         asked.spawn(async move {
@@ -72,13 +76,14 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_settings(&answers);
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
+        tell_of_waiting(&answers);
         tell_of_rebuilding(&answers);
         if let Some(words) = catching_up_words(&answers) {
             eprintln!("{}", wrap(&words, line_letters(), 2));
         }
         warn_of_divergences(&answers);
         warn_of_disks(&answers);
-        up::warn_of_other_copies(&args.cluster);
+        up::warn_of_other_copies(place);
         shards(&topology, &answers);
     }
     Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Negative })
@@ -119,6 +124,15 @@ fn warn_of_divergences(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(|status| status["divergences"]["words"].as_str()) {
             eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
+        }
+    }
+}
+
+/// Says who cannot serve for want of others.
+fn tell_of_waiting(answers: &[Answer]) {
+    for (replica, _, answer) in answers {
+        if let Some(words) = answer.as_ref().ok().and_then(|status| status["waits"].as_str()) {
+            eprintln!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
         }
     }
 }

@@ -30,12 +30,27 @@ const FIRST_OWN_DESCRIPTOR: i32 = 3;
 /// How much of what a node logged is shown when it ended at its start.
 const LOG_BYTES_SHOWN: u64 = 2_000;
 
-/// Starts every replica whose folder is in DIR, each as a process of its own that outlives this command.
+/// The folder of the cluster to start or stop. Other commands call it `--cluster`, and so may whoever is used to that.
 #[derive(Args, Debug)]
-pub struct UpArgs {
+struct ClusterFolder {
     /// The cluster's folder
     #[arg(value_name = "DIR", default_value = "./bezant-data")]
     folder: PathBuf,
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with = "folder")]
+    cluster: Option<PathBuf>,
+}
+
+impl ClusterFolder {
+    fn path(&self) -> &Path {
+        self.cluster.as_deref().unwrap_or(&self.folder)
+    }
+}
+
+/// Starts every replica whose folder is in DIR, each as a process of its own that outlives this command.
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    #[command(flatten)]
+    folder: ClusterFolder,
     /// How long to wait until all serve
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
@@ -49,9 +64,8 @@ pub struct UpArgs {
 /// Stops what `up` started.
 #[derive(Args, Debug)]
 pub struct DownArgs {
-    /// The cluster's folder
-    #[arg(value_name = "DIR", default_value = "./bezant-data")]
-    folder: PathBuf,
+    #[command(flatten)]
+    folder: ClusterFolder,
     /// How long to wait before a replica that does not stop is killed
     #[arg(long, value_name = "S", default_value_t = 20)]
     seconds: u64,
@@ -59,25 +73,27 @@ pub struct DownArgs {
 
 /// Carries out `bezant up`.
 pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
-    replica_folders(&args.folder)?;
-    init::refuse_unfinished(&args.folder)?;
-    dev::refuse_running(&args.folder)?;
-    take_waiting_keys(&args.folder)?;
-    let nodes = nodes(&args.folder)?;
-    let other_copies = warn_of_other_copies(&args.folder);
+    let place = args.folder.path();
+    replica_folders(place)?;
+    init::refuse_unfinished(place)?;
+    dev::refuse_running(place)?;
+    take_waiting_keys(place)?;
+    let (nodes, unusable) = nodes(place)?;
+    unusable.iter().for_each(|why| eprintln!("{why}"));
+    let other_copies = warn_of_other_copies(place);
     let is_apart = regions(args)?.is_some();
     // Whoever calls may hold locks by open files, which must not last as long as the nodes do.
     close_fds::set_fds_cloexec_threadsafe(FIRST_OWN_DESCRIPTOR, &[]);
-    let run = args.folder.join("run");
+    let run = place.join("run");
     fs::create_dir_all(&run).attempt("make the folder", run.display())?;
     let start = |folder: &Path, note: &Path| {
-        let process = spawn(folder, is_apart.then(|| Regions::file_of_cluster(&args.folder)))?;
+        let process = spawn(folder, is_apart.then(|| Regions::file_of_cluster(place)))?;
         process.note(note)?;
         Ok::<_, Failure>(process)
     };
     let mut started = Vec::with_capacity(nodes.len());
     for (folder, config) in &nodes {
-        let note = note_of(&args.folder, config.replica);
+        let note = note_of(place, config.replica);
         // What the log holds already is not about this start.
         let logged = fs::metadata(log_of(folder)).map_or(0, |log| log.len());
         let running = Process::noted(&note)?.filter(Process::is_running);
@@ -95,7 +111,7 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
         let mut serves = node.serves(deadline, enough).await?;
         if !serves && node.was_running {
             // It was about to end, as one that was killed is for a moment.
-            node.process = start(node.folder, &note_of(&args.folder, node.config.replica))?;
+            node.process = start(node.folder, &note_of(place, node.config.replica))?;
             serves = node.serves(deadline, enough).await?;
         }
         if !serves {
@@ -110,7 +126,10 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
             out!("{}  pid {}  {}  http://{}", config.replica, process.pid, config.listen, config.http_listen);
         }
     }
-    Ok(Done::Well)
+    match unusable.first() {
+        None => Ok(Done::Well),
+        Some(first) => Err(first.clone().summed_up(format!("{} of the replicas here cannot be started; the others run", unusable.len()))),
+    }
 }
 
 /// A replica that did not run while the cluster was changed may have lost its place, or got it under another key, and nobody tells it so who has the change. And
@@ -136,27 +155,29 @@ pub fn take_waiting_keys(folder: &Path) -> Result<(), Failure> {
 
 /// The map of injected latency under which the cluster runs, or is to run: all of it under the same.
 fn regions(args: &UpArgs) -> Result<Option<Regions>, Failure> {
-    let (current, wanted) = (Regions::of_cluster(&args.folder)?, args.regions.load()?);
-    let is_running = noted(&args.folder)?.iter().any(|(_, process, _)| process.is_running());
+    let place = args.folder.path();
+    let (current, wanted) = (Regions::of_cluster(place)?, args.regions.load()?);
+    let is_running = noted(place)?.iter().any(|(_, process, _)| process.is_running());
     let regions = match (is_running, wanted) {
         (true, Some(wanted)) if current.as_ref() != Some(&wanted) => {
             return Err(Failure::wrong("some replicas run already, with other injected latency")
-                .at(args.folder.display())
-                .help(format!("stop them first: bezant down {}", args.folder.display())));
+                .at(place.display())
+                .help(format!("stop them first: bezant down {}", place.display())));
         }
         (true, _) => current,
         (false, wanted) => wanted,
     };
-    regions::leave(&args.folder, regions.as_ref())?;
+    regions::leave(place, regions.as_ref())?;
     Ok(regions)
 }
 
 /// Carries out `bezant down`.
 pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
-    dev::refuse_running(&args.folder)?;
-    let noted = noted(&args.folder)?;
+    let place = args.folder.path();
+    dev::refuse_running(place)?;
+    let noted = noted(place)?;
     if noted.is_empty() {
-        replica_folders(&args.folder)?;
+        replica_folders(place)?;
     }
     let (running, gone): (Vec<_>, Vec<_>) = noted.into_iter().partition(|(_, process, _)| process.is_running());
     running.iter().for_each(|(_, process, _)| process.ask_to_stop());
@@ -176,7 +197,7 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
     for (_, _, note) in running.iter().chain(&gone) {
         Process::forget(note)?;
     }
-    regions::leave(&args.folder, None)?;
+    regions::leave(place, None)?;
     match running.len() {
         0 => eprintln!("nothing ran that `bezant up` had started"),
         count => eprintln!("{count} replicas are down"),
@@ -215,25 +236,35 @@ pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The replicas whose folders are here, in order.
-pub fn nodes(folder: &Path) -> Result<Vec<(PathBuf, NodeConfig)>, Failure> {
-    let mut found = Vec::new();
+/// The replicas whose folders are here, in order; and why folders cannot be used.
+pub fn nodes(folder: &Path) -> Result<(Vec<(PathBuf, NodeConfig)>, Vec<Failure>), Failure> {
+    let (mut found, mut unusable) = (Vec::new(), Vec::new());
     for own in replica_folders(folder)? {
-        if NodeConfig::is_replaced(&own, bezant_client::ENGINES)? {
-            eprintln!(
+        match config_of(&own) {
+            Ok(Some(config)) => found.push((own, config)),
+            Ok(None) => eprintln!(
                 "warning: {} is left alone, since its place has another key by now; where only the key was changed: bezant key use --rotate",
                 own.display()
-            );
-            continue;
+            ),
+            Err(why) => unusable.push(why),
         }
-        let config = NodeConfig::load(&own, bezant_client::ENGINES)?;
-        found.push((own, config));
     }
     found.sort_by_key(|(_, config)| config.replica);
+    if let Some(why) = unusable.first().filter(|_| found.is_empty()) {
+        return Err(why.clone());
+    }
     if found.is_empty() {
         return Err(Failure::wrong("no replica whose folder is here has a place any more").at(folder.display()));
     }
-    Ok(found)
+    Ok((found, unusable))
+}
+
+/// How the replica in this folder is to run; nothing when its place has another key.
+fn config_of(folder: &Path) -> Result<Option<NodeConfig>, Failure> {
+    if NodeConfig::is_replaced(folder, bezant_client::ENGINES)? {
+        return Ok(None);
+    }
+    Ok(Some(NodeConfig::load(folder, bezant_client::ENGINES)?))
 }
 
 /// The folders of replicas that are here.
@@ -367,7 +398,8 @@ fn why_not(answer: Result<String, String>, cluster: ClusterId, replica: ReplicaI
         return Some("somebody else answers at its HTTP port".to_owned());
     }
     let is_ready = status["state"].as_str().is_some_and(|state| enough.contains(&state));
-    let because = status["clock"]["words"].as_str().map(|words| format!(": {}", tame(words, WORDS_LETTERS_MAX)));
+    let words = status["waits"].as_str().or(status["clock"]["words"].as_str());
+    let because = words.map(|words| format!(": {}", tame(words, WORDS_LETTERS_MAX)));
     (!is_ready).then(|| format!("it is not ready{}", because.unwrap_or_default()))
 }
 

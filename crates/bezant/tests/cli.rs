@@ -372,6 +372,23 @@ fn dev_refuses_what_the_cluster_that_is_there_is_not() {
 }
 
 #[test]
+fn a_folder_that_cannot_be_used_keeps_no_other_replica_down() {
+    let place = Place::new();
+    place.init(&[]);
+    let settings = place.path("bezant-data/s0-r2/node.toml");
+    let right = fs::read_to_string(&settings).expect("it is there");
+    fs::write(&settings, format!("{right}\nlog_level = \"loud\"\n")).expect("written");
+    let up = place.run(&["up"]).expect(2).says("s0-r2/node.toml").says("1 of the replicas here cannot be started; the others run");
+    assert_eq!(up.out.lines().count(), 5, "{up:#?}");
+    place.run(&["put", "a", "1"]).expect(0);
+    fs::write(&settings, right).expect("written");
+    // The folder's name may be given as other commands take it.
+    place.run(&["up", "--cluster", "bezant-data"]).expect(0);
+    place.run(&["status", "bezant-data"]).expect(0);
+    place.run(&["down", "--cluster", "bezant-data"]).expect(0).says("6 replicas are down");
+}
+
+#[test]
 fn a_cluster_on_the_ports_of_another_does_not_come_up_and_is_not_taken_for_it() {
     let place = Place::new();
     place.init(&[]);
@@ -385,6 +402,12 @@ fn a_cluster_on_the_ports_of_another_does_not_come_up_and_is_not_taken_for_it() 
     let status = place.run(&["status", "--cluster", "other"]).expect(1).says("cannot commit");
     assert!(status.out.contains("somebody else answers there"), "{status:#?}");
     place.run(&["down", "other"]).expect(0);
+    // Nor is a cluster made to run there.
+    let port = place.address("s0-r0", "address").port().to_string();
+    place.run(&["init", "beside", "--base-port", &port]).expect(0).says("warning: another program has").says("--base-port auto");
+    let dev = place.run(&["dev", "third", "--base-port", &port, "--exec", "put a 1"]).expect(3);
+    dev.says("another program has one of the ports").says("--base-port auto");
+    assert!(!place.path("third").exists(), "a refused command leaves nothing behind");
     // Nor does one process run what others do.
     place.run(&["dev", "--exec", "get a"]).expect(3).says("`bezant up` runs this cluster").says("bezant down ./bezant-data");
     place.run(&["status"]).expect(0);

@@ -34,6 +34,25 @@ fn three_replicas_run_transactions_and_scans() {
 }
 
 #[test]
+fn a_cluster_that_never_ran_says_for_whom_it_waits() {
+    let place = Place::new();
+    place.init(&["--engine", "sentinel"]);
+    std::fs::rename(place.path("bezant-data/s0-r2"), place.path("s0-r2")).expect("it is there");
+    place.run(&["up"]).expect(0);
+    let waits = "waits for a leader: for the first one all replicas have to be up";
+    eventually("they say that they wait", || place.ask("s0-r0", "/health").is_some_and(|health| health == format!("waiting\n{waits}\n")));
+    place.run(&["status"]).expect(1).says(waits).says("cannot commit");
+    std::fs::rename(place.path("s0-r2"), place.path("bezant-data/s0-r2")).expect("it is there");
+    place.run(&["up"]).expect(0);
+    place.run(&["status"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0);
+    place.kill("s0-r0");
+    place.kill("s0-r1");
+    let waits = "waits for a leader: more than half of the replicas have to be up";
+    eventually("it is alone", || place.ask("s0-r2", "/health").is_some_and(|health| health == format!("waiting\n{waits}\n")));
+}
+
+#[test]
 fn a_cluster_has_one_shard_of_two_f_and_one() {
     let place = Place::new();
     place.run(&["init", "bezant-data", "--engine", "sentinel", "--shards", "2"]).expect(2).says("no more shards than 1").says("--engine");

@@ -176,6 +176,11 @@ pub trait Replica: Durable + Machine<Command = Instruction> {
         None
     }
 
+    /// What it waits for before it can serve, in words, where it cannot serve yet for want of others.
+    fn waits(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Stops it gracefully. It takes no step after this.
     ///
     /// # Errors

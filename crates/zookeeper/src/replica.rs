@@ -373,6 +373,16 @@ impl engine::Replica for Replica {
         repair.or_else(|| self.lost.is_some().then(|| "takes over what the others hold".to_owned()))
     }
 
+    fn waits(&self) -> Option<&'static str> {
+        let order = self.durable.member.replica();
+        let waits_for = if order.has_begun() {
+            "waits for a leader: more than half of the replicas have to be up"
+        } else {
+            "waits for a leader: for the first one all replicas have to be up"
+        };
+        matches!(order.status(), Status::Looking).then_some(waits_for)
+    }
+
     fn close(&mut self) -> Result<(), StartError> {
         Ok(self.durable.close()?)
     }

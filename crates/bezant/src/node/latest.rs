@@ -34,7 +34,7 @@ type Instruct = Box<dyn Fn(Instruction) -> bool + Send + Sync>;
 pub const FLIP_PATH: &str = "/drill/flip/";
 
 /// The state of a replica whose clock is far from the others'. Before it is `serving`, it is `starting` (coming back from disk), `waiting`
-/// (for what other replicas' clocks show) or `warming` (not doing all yet).
+/// (for others: what their clocks show, or a leader) or `warming` (not doing all yet).
 const CLOCK_OFF: &str = "clock off";
 /// A clock that is off by so much is spoken of, in nanoseconds.
 const CLOCK_OFF_NS: u128 = 500_000_000;
@@ -158,6 +158,8 @@ pub struct Latest {
     clock: Mutex<Option<ClockState>>,
     /// How far it is while it rebuilds itself.
     rebuilding: Mutex<Option<String>>,
+    /// What it waits for before it can serve.
+    waits: Mutex<Option<&'static str>>,
     divergences: Mutex<DivergenceState>,
     /// Set once the replica serves: how it stands with its peers, and when it is ready.
     serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
@@ -187,6 +189,7 @@ impl Latest {
             misbehaviors: AtomicU64::new(0),
             clock: Mutex::default(),
             rebuilding: Mutex::default(),
+            waits: Mutex::default(),
             divergences: Mutex::default(),
             serving: OnceLock::new(),
             drill: config.settings.drills.then(OnceLock::new),
@@ -232,8 +235,9 @@ impl Latest {
                 let state = self.state();
                 let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 let clock = self.clock_state().and_then(|clock| clock.words());
-                let words =
-                    clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.divergences().words()).chain(self.room_words());
+                let waits = self.waits().map(str::to_owned);
+                let words = clock.into_iter().chain(waits).chain(rebuilding_words(&self.status()));
+                let words = words.chain(self.divergences().words()).chain(self.room_words());
                 let words = words.map(|words| format!("{words}\n"));
                 Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
@@ -272,6 +276,7 @@ impl Latest {
         replica.statistics(&mut statistics);
         let statistics = Arc::new(statistics);
         let _before = std::mem::replace(&mut *self.shown(), statistics);
+        *self.waits() = replica.waits();
         let rebuilding = replica.rebuilding();
         let is_rebuilding = rebuilding.is_some();
         let was_rebuilding = std::mem::replace(&mut *self.rebuilding(), rebuilding).is_some();
@@ -337,6 +342,7 @@ impl Latest {
             Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => WAITING,
             Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => CLOCK_OFF,
             Some(_) if self.rebuilding().is_some() => REBUILDING,
+            Some(_) if self.waits().is_some() => WAITING,
             Some(_) if self.divergences().is_open() => DIVERGED,
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
@@ -349,6 +355,10 @@ impl Latest {
 
     fn rebuilding(&self) -> MutexGuard<'_, Option<String>> {
         self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Option<&'static str>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn status(&self) -> serde_json::Value {
@@ -379,6 +389,7 @@ impl Latest {
             "uptime_seconds": self.started.elapsed().as_secs(),
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
             "peers": peers,
+            "waits": *self.waits(),
             "clock": self.clock_state().map(ClockState::to_json),
             "disk": DiskRoom::of(&self.data)
                 .map(|room| json!({"free_bytes": room.free, "size_bytes": room.size, "words": room_words(&self.data, room)})),

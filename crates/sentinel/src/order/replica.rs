@@ -358,6 +358,12 @@ impl Replica {
         self.log.servers().count(self.me, self.standing())
     }
 
+    /// Whether the order has begun as far as this server knows: it begins when all have been up at once.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        !self.log.servers().is_empty()
+    }
+
     /// The place that the next entry has that is proposed here.
     #[must_use]
     pub fn next(&self) -> Zxid {
