@@ -11,6 +11,7 @@
 
 mod book;
 mod ci;
+mod circles;
 mod fuzz;
 mod mutants;
 mod process;

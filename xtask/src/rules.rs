@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
 
+use crate::circles;
 use crate::workspace::{Kind, Member, Workspace};
 
 /// What kind of layer a crate is.
@@ -135,9 +136,15 @@ const MAY_NAME_ENGINES: &[(&str, &[&str])] = &[
     ("xtask", &["src/mutants.rs", "src/rules.rs", "src/smoke.rs"]),
 ];
 
+/// The crate of clients that cheat.
+const CHEATS: &str = "adversary";
+
 /// What must not even be linked with an engine, or with clients that cheat, however indirectly.
 const WITHOUT_ENGINES: &[&str] =
     &["engine", "runtime", "config", "client", "workload", "backup", "monitoring", "simulator", "capacity", "toy"];
+
+/// The crates in which no modules use one another in a circle.
+const WITHOUT_CIRCLES: &[&str] = &["basil", "cataphract", "augustus", "toy"];
 
 /// The most lines that a Rust file may have: more cannot be read in one sitting.
 const LINES_MAX: usize = 1_000;
@@ -171,6 +178,7 @@ fn check_all(workspace: &Workspace, page: &str) -> Vec<String> {
     breaches.extend(check_engine_names(workspace, &|folder| sources(folder)));
     breaches.extend(check_lengths(workspace, &|folder| sources(folder)));
     breaches.extend(check_tests_run(workspace, &|folder| sources(folder)));
+    breaches.extend(check_circles(workspace, &|folder| sources(folder)));
     let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
     breaches.extend(check_offers(workspace, &manifest));
     breaches.extend(check_drawing(workspace, &fs::read_to_string(workspace.root.join("ARCHITECTURE.md")).unwrap_or_default()));
@@ -331,7 +339,10 @@ fn check_engine_names(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(Str
             breaches.push(format!("`{name}` depends on `{engine}`: only wiring may; use the seam in `engine`"));
         }
         if WITHOUT_ENGINES.contains(&name.as_str()) {
-            let found = ENGINES.iter().chain(&["adversary"]).find(|banned| member.reach.contains(**banned));
+            // Their tests may not link clients that cheat, either; who depends on an engine has been named.
+            let takes_cheats = member.dependencies.iter().any(|dependency| dependency.name == CHEATS);
+            let reaches = |banned: &&&str| member.reach.contains(**banned) || (takes_cheats && **banned == CHEATS);
+            let found = ENGINES.iter().chain(&[CHEATS]).find(reaches);
             breaches.extend(found.map(|banned| format!("`{name}` reaches `{banned}` through what it depends on")));
         }
         if files.is_some_and(<[_]>::is_empty) {
@@ -363,6 +374,17 @@ fn check_lengths(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(String, 
         }
     }
     breaches
+}
+
+/// Modules that use one another in a circle, where none should.
+fn check_circles(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(String, String)>) -> Vec<String> {
+    let members = WITHOUT_CIRCLES.iter().filter_map(|name| Some((name, workspace.members.get(*name)?)));
+    let circles = members.filter_map(|(name, member)| Some((name, circles::circle(&sources(&member.folder))?)));
+    let breach = |(name, circle): (&&str, Vec<String>)| {
+        let way = circle.join("` uses `");
+        format!("in `{name}`, `{way}` uses `{}`: move what they share to a module of its own", circle[0])
+    };
+    circles.map(breach).collect()
 }
 
 /// Files of tests that no program has, where one program has all of a crate's.
@@ -566,6 +588,22 @@ mod tests {
         assert_eq!(files(&[("tests/cli.rs", "")]), Vec::<String>::new(), "cargo finds it by itself");
         let found = files(&[("tests/all.rs", "mod cli;\n"), ("tests/cli.rs", ""), ("tests/pool.rs", "")]);
         assert_eq!(found, ["`types` does not run tests/pool.rs: write `mod pool;` in tests/all.rs"]);
+    }
+
+    #[test]
+    fn modules_in_a_circle_are_a_breach() {
+        let files =
+            [("src/a.rs", "use crate::b::B;"), ("src/b.rs", "use crate::a::A;")].map(|(file, text)| (file.to_owned(), text.to_owned()));
+        let found = |name: &str| check_circles(&workspace(&[&format!("{name} ->")]), &|_| files.to_vec());
+        assert_eq!(found("basil"), ["in `basil`, `a` uses `b` uses `a`: move what they share to a module of its own"]);
+        assert_eq!(found("client"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn cheating_clients_are_not_even_in_the_tests_of_the_client() {
+        let found = |line| check_engine_names(&workspace(&[line, "adversary ->"]), &|_| Vec::new());
+        assert_eq!(found("client -> adversary*"), ["`client` reaches `adversary` through what it depends on"]);
+        assert_eq!(found("client ->"), Vec::<String>::new());
     }
 
     #[test]

@@ -25,13 +25,13 @@ use crate::limits::{
 };
 use crate::locks::{Lock, LockTable, Structural};
 use crate::multicast::message::QUERY_ANSWER_BYTES_MAX;
-use crate::operation::{Found, Operation, RowsSeen, row_bytes};
+use crate::operation::{Found, Operation, RowsSeen, row_bytes, shards_of_range};
 use crate::pages::{Directory, Owner, PageNumber, Tree, page_digest};
 use crate::request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Verdict};
 use crate::rows::Rows;
 use crate::sessions::{Clients, Entry, Known, Load, State};
 use crate::state_transfer::{Checkpoint, Head};
-use crate::transaction::{Name, Transaction, shards_of_range};
+use crate::transaction::{Name, Transaction};
 
 /// What all executors of a shard are told alike.
 #[derive(Clone, Debug)]

@@ -2,10 +2,9 @@
 
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_count, encode_sequence};
 use types::limits::SHARDS_MAX;
-use types::{Cluster, ClusterId, Digest, Direction, Key, KeyRange, Value};
+use types::{Cluster, ClusterId, Digest, Direction, Key, KeyRange, Placement, ShardId, Value};
 
 use crate::limits::{RANGE_ROWS_MAX, RESULT_BYTES_MAX, RESULT_OVERHEAD_BYTES};
-use crate::transaction::shards_of_range;
 
 /// One operation of a short transaction (table 1).
 ///
@@ -244,4 +243,16 @@ impl Found {
             Self::Rows(rows) => Self::Rows(rows.iter().map(|(key, value)| (key.detached(), value.detached())).collect()),
         }
     }
+}
+
+/// The shards that may hold a part of a range, in order.
+pub(crate) fn shards_of_range(range: &KeyRange, cluster: &Cluster) -> Vec<ShardId> {
+    if *cluster.placement() == Placement::Hash {
+        return cluster.shards().collect();
+    }
+    let (first, last) = (cluster.shard_of(range.low()), cluster.shard_of(range.high()));
+    let mut shards: Vec<ShardId> = (first.0..last.0).map(ShardId).collect();
+    // The end of a range is not in it, and may be where the last shard begins.
+    shards.extend(cluster.part_of(last, range).map(|_| last));
+    shards
 }

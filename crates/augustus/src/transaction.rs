@@ -4,10 +4,10 @@ use std::fmt;
 
 use bytes::Bytes;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use types::{ClientId, Cluster, ClusterId, KeyRange, Permission, Placement, ShardId, TransactionId};
+use types::{ClientId, Cluster, ClusterId, Permission, ShardId, TransactionId};
 
 use crate::limits::{OPERATIONS_MAX, RANGES_MAX, TRANSACTION_BYTES_MAX};
-use crate::operation::Operation;
+use crate::operation::{Operation, shards_of_range};
 
 /// Format version of a transaction's encoding, its first byte.
 const FORMAT: u8 = 1;
@@ -142,18 +142,6 @@ pub(crate) fn participants(operations: &[Operation], cluster: &Cluster) -> Vec<S
     shards
 }
 
-/// The shards that may hold a part of a range, in order.
-pub(crate) fn shards_of_range(range: &KeyRange, cluster: &Cluster) -> Vec<ShardId> {
-    if *cluster.placement() == Placement::Hash {
-        return cluster.shards().collect();
-    }
-    let (first, last) = (cluster.shard_of(range.low()), cluster.shard_of(range.high()));
-    let mut shards: Vec<ShardId> = (first.0..last.0).map(ShardId).collect();
-    // The end of a range is not in it, and may be where the last shard begins.
-    shards.extend(cluster.part_of(last, range).map(|_| last));
-    shards
-}
-
 fn is_within_limits(operations: &[Operation]) -> bool {
     let ranges = operations.iter().filter(|operation| operation.key().is_none()).count();
     (1..=OPERATIONS_MAX).contains(&operations.len()) && ranges <= RANGES_MAX
@@ -203,7 +191,7 @@ impl Decode for Transaction {
 
 #[cfg(test)]
 mod tests {
-    use types::{Direction, Key};
+    use types::{Direction, Key, KeyRange, Placement};
 
     use super::*;
 
