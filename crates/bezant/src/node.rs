@@ -158,7 +158,7 @@ impl Running {
         monitoring::show_process(&metrics, env!("CARGO_PKG_VERSION"));
         monitoring::show_disk(&metrics, config.data.clone());
         let named = config.topology.endpoints.get(&replica).map(|endpoint| server::host_of(&endpoint.http).to_owned());
-        let site = Site { metrics: metrics.clone(), pages: latest.clone().pages(), names: named.into_iter().collect() };
+        let site = Site { metrics: Some(metrics.clone()), pages: latest.clone().pages(), names: named.into_iter().collect() };
         let window = server::start(http, site)
             .map_err(|error| Failure::failed(format!("{replica} cannot answer HTTP: {error}")).at(config.http_listen))?;
         let launch = Launch::new(&config, listener, metrics, latest, window, taken)
@@ -218,7 +218,7 @@ impl Running {
 
 /// How long a node waits for its address. A process that was killed keeps its own until its last thread has ended, which takes a while on
 /// a busy machine, and is often started again at once.
-const ADDRESS_WAIT: Duration = Duration::from_secs(5);
+pub const ADDRESS_WAIT: Duration = Duration::from_secs(5);
 
 /// Listens at `address`, which may be in use for a moment longer.
 async fn listen(address: SocketAddr, failed: String) -> Result<TcpListener, Failure> {

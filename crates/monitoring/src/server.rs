@@ -68,8 +68,8 @@ pub type Pages = Box<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 
 /// Everything that one server shows.
 pub struct Site {
-    /// What `/metrics` shows.
-    pub metrics: Metrics,
+    /// What `/metrics` shows, if there is such a page.
+    pub metrics: Option<Metrics>,
     /// The other pages. `/health` says that the process answers, unless they know better.
     pub pages: Pages,
     /// The host names, without ports, by which this server may be called besides `localhost` and IP addresses.
@@ -108,11 +108,11 @@ impl Site {
             return Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered here\n");
         }
         let path = request.uri().path();
-        if path == "/metrics" {
-            return Page { status: StatusCode::OK, content_type: METRICS_TYPE, body: self.metrics.to_text().into_bytes() };
+        if let Some(metrics) = self.metrics.as_ref().filter(|_| path == "/metrics") {
+            return Page { status: StatusCode::OK, content_type: METRICS_TYPE, body: metrics.to_text().into_bytes() };
         }
         let known = (self.pages)(path).or_else(|| (path == "/health").then(|| Page::text(StatusCode::OK, "ok\n")));
-        known.unwrap_or_else(|| Page::text(StatusCode::NOT_FOUND, "there is no such page; try /health, /metrics or /status\n"))
+        known.unwrap_or_else(|| Page::text(StatusCode::NOT_FOUND, "there is no such page; try /health\n"))
     }
 
     /// Whether the request names this host, or none at all: a browser always names one.
@@ -231,7 +231,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it listens");
         let pages: Pages = Box::new(|path| (path == "/status").then(|| Page::json("{}")));
-        let server = tokio::spawn(serve(listener, Site { metrics: Metrics::default(), pages, names: vec!["a.example".to_owned()] }));
+        let server = tokio::spawn(serve(listener, Site { metrics: Some(Metrics::default()), pages, names: vec!["a.example".to_owned()] }));
         let mut stream = TcpStream::connect(address).await.expect("it listens");
         stream.write_all(request).await.expect("it reads");
         let mut answer = String::new();
@@ -245,7 +245,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it listens");
         let pages: Pages = Box::new(|_| std::thread::current().name().map(|name| Page::text(StatusCode::OK, name)));
-        let server = start(listener, Site { metrics: Metrics::default(), pages, names: Vec::new() }).expect("the system gives a thread");
+        let server =
+            start(listener, Site { metrics: Some(Metrics::default()), pages, names: Vec::new() }).expect("the system gives a thread");
         let mut stream = TcpStream::connect(address).await.expect("it listens");
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("it reads");
         let mut answer = String::new();
@@ -307,7 +308,7 @@ mod tests {
     async fn one_connection_too_many_takes_the_place_of_the_oldest() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it listens");
-        let site = Site { metrics: Metrics::default(), pages: Box::new(|_| None), names: Vec::new() };
+        let site = Site { metrics: Some(Metrics::default()), pages: Box::new(|_| None), names: Vec::new() };
         let server = tokio::spawn(serve(listener, site));
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS_MAX {

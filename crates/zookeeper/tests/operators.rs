@@ -117,6 +117,7 @@ fn commands_are_answered_over_http_as_zookeeper_names_them() {
     assert!(json("/commands/dirs")["datadir_size"].as_i64() > Some(0));
     assert_eq!(json("/commands/nope")["error"].as_str(), Some("Unknown command: nope"));
     assert!(server.http("/commands").contains("<a href=\"/commands/ruok\">ruok</a>"));
+    assert!(server.http("/metrics").starts_with("HTTP/1.1 404"), "it has numbers of its own, in /commands/monitor");
     server.stop();
 }
 
@@ -254,9 +255,11 @@ fn is_silenced(client: &mut Client<TcpStream>, request: &Request) -> bool {
 fn a_drill_silences_the_server_and_leaves_evidence() {
     for what in ["stat", "acl", "children", "drop", "double"] {
         let folder = tempfile::tempdir().expect("a folder");
-        let server = Server::start(folder.path(), "bezant.drills=true\n");
+        let server = Server::start(folder.path(), "bezant.drills=true\nadmin.serverPort=0\nadmin.serverAddress=127.0.0.1\n");
         let mut ann = connect(server.running.address());
         ann.ask(create("/a", vec![Acl::open()])).expect("it is new");
+        let health = server.http("/health");
+        assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("\r\n\r\nserving\n"), "{health}");
         assert!(server.drill(what, "/nowhere").starts_with(if ["drop", "double"].contains(&what) { "damaged" } else { "refused" }));
         assert!(server.drill(what, "/a").starts_with("damaged: "), "{what}");
         // It touches the node, and needs no permission that is damaged.
@@ -265,6 +268,8 @@ fn a_drill_silences_the_server_and_leaves_evidence() {
         assert!(matches!(&found.verdicts[0].2, Verdict::Quarantined(why) if !why.is_empty()), "{what}: {found:?}");
         let kept = evidence(folder.path()).expect("it can be read");
         assert_eq!((kept.len(), kept[0].noticed_by.as_str()), (1, "serving"), "{what}");
+        let health = server.http("/health");
+        assert!(health.starts_with("HTTP/1.1 503") && health.contains("this server serves nobody: "), "{what}: {health}");
         server.stop();
     }
 }
