@@ -10,9 +10,11 @@ type Uses = BTreeMap<String, BTreeSet<String>>;
 /// A circle among the modules of a crate's files: the names of the modules, each of which uses the next, and the last the first.
 pub fn circle(files: &[(String, String)]) -> Option<Vec<String>> {
     let mut uses = Uses::new();
+    let shown = files.iter().find(|(file, _)| file == "src/lib.rs").map(|(_, text)| shown_at_root(text)).unwrap_or_default();
     for (file, text) in files {
         let Some(module) = module(file) else { continue };
-        let used = used(text).into_iter().filter(|other| other != module);
+        let is_at_root = file.matches('/').count() == 1;
+        let used = used(text, is_at_root).into_iter().map(|name| shown.get(&name).cloned().unwrap_or(name)).filter(|other| other != module);
         uses.entry(module.to_owned()).or_default().extend(used);
     }
     // Whoever uses nobody is in no circle, nor is who only uses such: what is left at the end is in one, or leads to one.
@@ -38,22 +40,41 @@ fn module(file: &str) -> Option<&str> {
     (!is_tests && !["lib", "main"].contains(&module)).then_some(module)
 }
 
-/// The modules at the crate's root that a file names, by `crate::`. Its tests may name any.
-fn used(text: &str) -> BTreeSet<String> {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    let code: String = code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
-    let name = |path: &str| path.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect::<String>();
+/// Whose is what the root shows of its modules, by name: `pub use module::Name;`.
+fn shown_at_root(text: &str) -> BTreeMap<String, String> {
+    let code = code_of(text);
+    let uses = code.split(';').filter_map(|statement| statement.trim_start().strip_prefix("pub use ")?.split_once("::"));
+    let words = |list: &str| list.split(|letter: char| !is_of_name(letter)).map(str::to_owned).collect::<Vec<_>>();
+    uses.flat_map(|(module, list)| words(list).into_iter().map(move |name| (name, module.to_owned()))).collect()
+}
+
+/// What a file names at the crate's root: by `crate::`, and in a file at the root also by `super::`. Its tests may name anything.
+fn used(text: &str, is_at_root: bool) -> BTreeSet<String> {
+    let code = code_of(text);
+    let name = |path: &str| path.trim_start().chars().take_while(|letter| is_of_name(*letter)).collect::<String>();
     let mut found = BTreeSet::new();
-    for (at, prefix) in code.match_indices("crate::") {
-        let rest = &code[at + prefix.len()..];
-        match rest.strip_prefix('{') {
-            Some(list) => found.extend(first_level(list).into_iter().map(name)),
-            None => {
-                found.insert(name(rest));
+    for prefix in ["crate::", "super::"].iter().take(if is_at_root { 2 } else { 1 }) {
+        for (at, prefix) in code.match_indices(prefix) {
+            let rest = &code[at + prefix.len()..];
+            match rest.strip_prefix('{') {
+                Some(list) => found.extend(first_level(list).into_iter().map(name)),
+                None => {
+                    found.insert(name(rest));
+                }
             }
         }
     }
     found
+}
+
+fn is_of_name(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+/// A file's text without its tests and comments.
+fn code_of(text: &str) -> String {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
 /// The parts of a list in braces, without those of lists inside it.
@@ -93,6 +114,9 @@ mod tests {
             let files = [("src/a/inner.rs", "use crate::b::B;"), ("src/b.rs", back), ("src/lib.rs", "use crate::a::A;")];
             assert_eq!(found(&files), Some(circle.clone()), "{back}");
         }
+        let shown =
+            [("src/a.rs", "use crate::B;"), ("src/b.rs", "use super::a::A;"), ("src/lib.rs", "mod a;\nmod b;\npub use b::{B, C};\n")];
+        assert_eq!(found(&shown), Some(circle));
         let longer = found(&[("src/a.rs", "use crate::b;"), ("src/b.rs", "use crate::c;"), ("src/c.rs", "use crate::b;")]);
         assert_eq!(longer, Some(["b", "c"].map(str::to_owned).to_vec()));
     }
