@@ -346,12 +346,21 @@ impl Client {
                         Advice::GiveUp | Advice::FixInput => return Err(error),
                     };
                     if started.elapsed() >= self.retry {
-                        return Err(error);
+                        return Err(self.why_too_old(error, started.elapsed()));
                     }
                     tokio::time::sleep(pause).await;
                 }
             }
         }
+    }
+
+    /// Who cannot reach enough replicas does not know what time it is there, either: each transaction is too old as long as that lasts.
+    fn why_too_old(&self, error: Error, waited: Duration) -> Error {
+        if !matches!(error, Error::TooOld) || !self.connection.is_cut_off() {
+            return error;
+        }
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        Error::Unavailable { waited_ms, detail: self.connection.missing_replicas() }
     }
 
     /// What this client's session has done since it connected, by its engine's names.

@@ -262,7 +262,7 @@ impl Connection {
     }
 
     /// Whether too few replicas of some shard are connected for anything to commit.
-    fn is_cut_off(&self) -> bool {
+    pub fn is_cut_off(&self) -> bool {
         let connected = self.fewest(&self.told.borrow(), |state| *state == PeerState::Connected);
         connected < (self.profile.quorum)(self.cluster().faults())
     }
@@ -364,8 +364,6 @@ impl Connection {
         let waited_ms = self.timeout_ms;
         match refusal {
             engine::Refusal::Conflict => Error::Conflict,
-            // What time it is there is not known either where too few can be reached.
-            engine::Refusal::TooOld if self.is_cut_off() => Error::Unavailable { waited_ms: 0, detail: self.missing_replicas() },
             engine::Refusal::TooOld => Error::TooOld,
             engine::Refusal::Unavailable => Error::Unavailable { waited_ms, detail: self.missing_replicas() },
             engine::Refusal::OutcomeUnknown => Error::OutcomeUnknown { waited_ms, detail: String::new() },

@@ -13,9 +13,9 @@ pub enum Error {
     #[error("{}", Refusal::TooOld)]
     TooOld,
     /// Too few replicas answered in time. Nothing of the transaction was sent to be committed.
-    #[error("too few replicas answered{}{detail}; check `bezant status`", within(*waited_ms))]
+    #[error("too few replicas answered within {waited_ms} ms{detail}; check `bezant status`")]
     Unavailable {
-        /// How long it waited, in milliseconds: 0 where it was known before that too few can be reached.
+        /// How long it waited, in milliseconds.
         waited_ms: u64,
         /// What is known of those that did not answer.
         detail: String,
@@ -46,10 +46,6 @@ pub enum Error {
     /// The application's own error, which ended the transaction. Nothing of it took place.
     #[error("{0}")]
     Application(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
-fn within(waited_ms: u64) -> String {
-    if waited_ms == 0 { String::new() } else { format!(" within {waited_ms} ms") }
 }
 
 impl Error {

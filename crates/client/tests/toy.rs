@@ -85,6 +85,15 @@ async fn connect_to<S>(addresses: &[String], session: S) -> Result<Client, Conne
 where
     S: engine::Session<Received = Verified<Message>, Message = Message> + Send + 'static,
 {
+    // Nobody waits for what is known.
+    connect_within(Timeouts { connect_ms: 600_000, ..Timeouts::default() }, addresses, session).await
+}
+
+/// The same, with other time limits.
+async fn connect_within<S>(timeouts: Timeouts, addresses: &[String], session: S) -> Result<Client, ConnectError>
+where
+    S: engine::Session<Received = Verified<Message>, Message = Message> + Send + 'static,
+{
     let cluster = cluster();
     let endpoint = |address: &String| Endpoint { address: address.clone(), http: String::new() };
     let endpoints = (0..6).map(replica).zip(addresses.iter().map(endpoint)).collect();
@@ -98,8 +107,7 @@ where
         certificate: certificate("c1", &secret),
         secret,
         options: EngineOptions::default(),
-        // Nobody waits for what is known.
-        timeouts: Timeouts { connect_ms: 600_000, ..Timeouts::default() },
+        timeouts,
         regions: None,
     };
     Client::start(config, |_party| session, None).await
@@ -177,6 +185,8 @@ struct Optimist {
     commits: u64,
     /// With which replicas it was last told that it is connected.
     connected: Vec<ReplicaId>,
+    /// Its clock stays wrong.
+    is_timeless: bool,
 }
 
 static OPTIMIST: Profile =
@@ -196,7 +206,7 @@ impl Machine for Optimist {
                 self.connected = told.take().expect("nobody else tells it anything");
                 return;
             }
-            Request::Read { mode: ReadMode::Ago { .. }, .. } if self.prepared.take().is_some() => Err(Refusal::TooOld),
+            Request::Read { mode: ReadMode::Ago { .. }, .. } if self.is_timeless || self.prepared.take().is_some() => Err(Refusal::TooOld),
             Request::Read { keys, .. } => {
                 let seen = value(self.prepared.unwrap_or(self.value));
                 let found = keys.into_iter().map(|key| (key, seen.clone())).collect();
@@ -245,9 +255,10 @@ impl engine::Session for Optimist {
 #[tokio::test]
 async fn a_comparison_fails_by_what_committed_alone() {
     let nodes = six().await;
-    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new() })
-        .await
-        .expect("all six serve");
+    let client =
+        connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new(), is_timeless: false })
+            .await
+            .expect("all six serve");
     let put = Operation::Put(Key::from("k"), Value::from("3"));
     // It sees 2 first, which nobody ever wrote.
     let done = client.run(vec![Operation::Compare(Key::from("k"), value(1)), put.clone()]).await.expect("it has that value");
@@ -260,9 +271,10 @@ async fn a_comparison_fails_by_what_committed_alone() {
 #[tokio::test]
 async fn what_was_so_long_ago_is_asked_for_again_when_the_clock_was_wrong() {
     let nodes = six().await;
-    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new() })
-        .await
-        .expect("all six serve");
+    let client =
+        connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new(), is_timeless: false })
+            .await
+            .expect("all six serve");
     let began = client.begin_as_of(AsOf::Ago(Duration::ZERO)).expect("it can");
     let place = began.timestamp().expect("it has one");
     let found = client.read_as_of(AsOf::Ago(Duration::ZERO), |txn| async move { txn.get("k").await }).await.expect("it is asked again");
@@ -273,9 +285,13 @@ async fn what_was_so_long_ago_is_asked_for_again_when_the_clock_was_wrong() {
 #[tokio::test]
 async fn who_cannot_tell_the_time_for_want_of_replicas_is_told_which_are_away() {
     let mut nodes = six().await;
-    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new() })
-        .await
-        .expect("all six serve");
+    let timeless = Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new(), is_timeless: true };
+    // As long as enough may be back it is tried again.
+    let timeouts = Timeouts { connect_ms: 600_000, retry_ms: 1, ..Timeouts::default() };
+    let client = connect_within(timeouts, &addresses(&nodes), timeless).await.expect("all six serve");
+    let read = || client.read_as_of(AsOf::Ago(Duration::ZERO), |txn| async move { txn.get("k").await });
+    let error = read().await.expect_err("its clock is wrong");
+    assert!(matches!(error, Error::TooOld), "{error}");
     for node in nodes.drain(2..) {
         drop(node.stop().await);
     }
@@ -285,8 +301,8 @@ async fn who_cannot_tell_the_time_for_want_of_replicas_is_told_which_are_away() 
         }
     };
     timeout(PATIENCE, is_told).await.expect("two are left");
-    let read = client.begin_as_of(AsOf::Ago(Duration::ZERO)).expect("it can").get("k").await.expect_err("its clock is wrong");
-    assert!(matches!(read, Error::Unavailable { .. }) && read.to_string().contains("\n  s0-r5: "), "{read}");
+    let error = read().await.expect_err("its clock is wrong");
+    assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains("\n  s0-r5: "), "{error}");
 }
 
 #[tokio::test]
@@ -298,7 +314,7 @@ async fn a_session_is_told_with_whom_it_is_connected_before_anybody_asks_it_anyt
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     drop(nodes.remove(3).stop().await);
     at[4] = silent.local_addr().expect("it has one").to_string();
-    let optimist = || Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new() };
+    let optimist = || Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new(), is_timeless: false };
     // Of four that serve, three are enough for this engine: on a busy machine it may begin without the fourth, and is told of it later.
     let client = connect_to(&at, optimist()).await.expect("four are enough");
     let told = || async {
@@ -320,7 +336,8 @@ async fn a_session_that_minds_does_not_wait_for_who_hangs() {
     at[5] = silent.local_addr().expect("it has one").to_string();
     let mut fastest = PATIENCE;
     for _ in 0..5 {
-        let (began, optimist) = (Instant::now(), Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new() });
+        let (began, optimist) =
+            (Instant::now(), Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new(), is_timeless: false });
         connect_to(&at, optimist).await.expect("five are enough").close().await;
         fastest = fastest.min(began.elapsed());
     }
