@@ -113,7 +113,7 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
         let is_rebuilding = u64::from(self.node.replica().is_rebuilding());
         out.gauge("rebuilding", "Whether it lost its disk and does not take part again yet", is_rebuilding);
         out.gauge("view", "The view that it is in, of which each has another leader", status.entered).in_status("order.view");
-        out.gauge("journal_bytes", "Size of the journal", self.node.journal_bytes()).in_status("store.journal_bytes");
+        out.gauge("store_journal_bytes", "Size of the journal", self.node.journal_bytes()).in_status("store.journal_bytes");
     }
 
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior> {

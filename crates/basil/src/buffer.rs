@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::transaction::{Read, Transaction, TransactionError, Write};
+use crate::transaction::{RANGE_DELETED_MAX, Read, Transaction, TransactionError, Write};
 use machine::Voters;
 use mutants::{Mutant, broken};
-use types::limits::RANGE_DELETED_MAX;
 use types::{ClusterId, Key, KeyRange, Timestamp, Value};
 
 use crate::reading::{RangeFound, ReadFound};

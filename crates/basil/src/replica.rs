@@ -447,7 +447,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// A known transaction is not judged again: repeats to `from` what this replica has said of it, or notes that `from` waits for the
-    /// vote. `false` if the check still has to run.
+    /// vote; where it knows the outcome and has not voted, it votes accordingly now. `false` if the check still has to run.
     fn repeat_answer(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
         let Some(state) = self.table.get(id) else { return false };
         if let Some(certificate) = state.certificate().filter(|certificate| self.may_see_proof(from, certificate)) {

@@ -9,9 +9,11 @@ use smallvec::SmallVec;
 
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use types::limits::{RANGE_DELETED_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
+use types::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, ClusterId, Key, KeyRange, ShardId, Timestamp, TransactionId, Value};
 
+/// The most keys deleted within the last second that the ranges of one transaction may hold on one shard.
+pub(crate) const RANGE_DELETED_MAX: usize = 4_096;
 /// Format version of a transaction's encoding, its first byte.
 const FORMAT: u8 = 1;
 /// The same of one that has read ranges; what has read none is never written so.

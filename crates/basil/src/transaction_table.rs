@@ -845,11 +845,11 @@ fn digested(id: TransactionId) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use crate::transaction::RANGE_DELETED_MAX;
     use crate::transaction::{Read, Write};
     use crate::transaction_state::QuotaOwner;
     use store::{Memory, Options};
     use types::Value;
-    use types::limits::RANGE_DELETED_MAX;
 
     use super::knowledge::{READERS_EACH_MAX, READERS_MAX};
     use super::*;

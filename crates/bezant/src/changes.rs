@@ -658,7 +658,7 @@ fn join(args: &JoinArgs) -> Result<Done, Failure> {
             replica.to_string()
         }
         (None, Some(client)) => {
-            init::text(&folder.join("client.toml"), &init::client_toml(client, ReadQuorum::TwoFaultsPlusOne, ""))?;
+            init::text(&folder.join("client.toml"), &init::client_toml(client, topology.engine, ReadQuorum::default(), ""))?;
             client.to_string()
         }
         (None, None) => {

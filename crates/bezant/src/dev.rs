@@ -51,7 +51,7 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
         up::refuse_running(&args.folder)?;
         init::compare(&args.folder, &args.shape)?;
     } else {
-        init::create(&args.folder, &args.shape.value)?;
+        init::create(&args.folder, &args.shape.value).await?;
         eprintln!("made a cluster in {}", args.folder.display());
     }
     let note = note(&args.folder)?;

@@ -22,6 +22,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -34,6 +35,7 @@ use types::{ClientId, ClientLimits, Cluster, ClusterId, Key, Permission, Placeme
 
 use crate::failure::{Done, Failure};
 use crate::given::Given;
+use crate::node::ADDRESS_WAIT;
 use crate::out;
 use cards::Cards;
 pub use cards::{Card, address_from_text};
@@ -169,7 +171,7 @@ pub fn run(args: &InitArgs) -> Result<Done, Failure> {
     }
     write::refuse_occupied(&args.folder)?;
     let plan = plan(&hosts, &args.shape, cards.as_ref())?;
-    make(&args.folder, &plan)?;
+    write::folder(&args.folder, &plan)?;
     let folder = args.folder.display();
     if cards.is_some() {
         eprintln!("{folder} is made, without any key. Next: give each member its folder, and there run: bezant key use KEY-FOLDER FOLDER");
@@ -212,20 +214,19 @@ fn refuse_crowded_hosts(hosts: &[String], shape: &Shape) -> Result<(), Failure> 
 }
 
 /// Makes the folder of a cluster that is to run here at once. It must not exist yet, or be empty.
-pub fn create(folder: &Path, shape: &Shape) -> Result<(), Failure> {
+pub async fn create(folder: &Path, shape: &Shape) -> Result<(), Failure> {
     write::refuse_occupied(folder)?;
     let plan = plan(&["127.0.0.1".to_owned()], shape, None)?;
-    if let Some(address) = plan.taken_address() {
-        return Err(Failure::failed("another program has one of the ports that the cluster would take")
-            .at(address)
-            .help("stop it, or take free ports: --base-port auto"));
+    let give_up = Instant::now() + ADDRESS_WAIT;
+    while let Some(address) = plan.taken_address() {
+        if Instant::now() >= give_up {
+            return Err(Failure::failed("another program has one of the ports that the cluster would take")
+                .at(address)
+                .help("stop it, or take free ports: --base-port auto"));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    make(folder, &plan)
-}
-
-fn make(folder: &Path, plan: &Plan) -> Result<(), Failure> {
-    plan.settings.check(plan.topology.engine).map_err(|what| Failure::wrong(what).help("`bezant init --help` says what each is for"))?;
-    write::folder(folder, plan)
+    write::folder(folder, &plan)
 }
 
 /// Refuses what was asked of a cluster that is made already and is otherwise; says what can no longer be asked.
@@ -274,6 +275,11 @@ fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, 
     let engine = shape.engine();
     let [faults, shards] = [shape.faults, shape.shards].map(count);
     let per_shard = (engine.shard_size)(faults);
+    let wrong = |what| Failure::wrong(what).help("`bezant init --help` says what each is for");
+    shape.settings.check(engine).map_err(wrong)?;
+    if shape.read_quorum != ReadQuorum::default() && !engine.settings.contains(&"read_quorum") {
+        return Err(wrong(format!("clients of the engine {} do not go by read_quorum: leave it out", engine.name)));
+    }
     if shards > engine.shards_max {
         return Err(Failure::wrong(format!("{} runs clusters of no more shards than {}, up to now", engine.name, engine.shards_max))
             .help("lower --shards, or take another --engine"));

@@ -118,6 +118,9 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
             return Err(node.ended());
         }
     }
+    for node in &started {
+        node.tell_of_waiting().await;
+    }
     let list: Vec<Value> = started.iter().map(Started::to_json).collect();
     if args.json {
         out!("{}", json!({ "nodes": list }));
@@ -372,6 +375,15 @@ impl Started<'_> {
         }
     }
 
+    /// Says what it still waits for, where nobody here can do more than wait.
+    async fn tell_of_waiting(&self) {
+        let answer = http_client::get(&self.config.http_listen.to_string(), "/status").await;
+        let status: Value = answer.ok().and_then(|body| serde_json::from_str(&body).ok()).unwrap_or_default();
+        if let Some(words) = status["waits"].as_str().filter(|_| status["state"] == json!(status::WAITING)) {
+            eprintln!("{} {}", self.config.replica, tame(words, WORDS_LETTERS_MAX));
+        }
+    }
+
     /// Why it ended at its start, in its own words.
     fn ended(&self) -> Failure {
         let log = log_of(self.folder);
@@ -428,6 +440,10 @@ mod tests {
         };
         assert_eq!((why("state", json!("serving")), why("state", json!("waiting"))), (None, None));
         assert_eq!(why("clock", json!({"words": "a word"})), None);
+        let mut waiting = status.clone();
+        (waiting["state"], waiting["waits"]) = (json!("waiting"), json!("waits for a leader"));
+        let why_it_waits = why_not(Ok(waiting.to_string()), cluster, replica, 12, &["serving"]);
+        assert_eq!(why_it_waits.as_deref(), Some("it is not ready: waits for a leader"));
         assert!(why("state", json!("warming")).is_some_and(|why| why.contains("not ready")));
         for (name, value) in [("cluster", json!("08".repeat(16))), ("replica", json!("s0-r4")), ("pid", json!(13)), ("pid", Value::Null)] {
             assert!(why(name, value).is_some_and(|why| why.contains("somebody else")), "{name}");

@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 
+use crate::exposition;
 use crate::place::{Place, Running, eventually};
 
 /// Of a cluster of two shards.
@@ -20,6 +21,9 @@ fn four_replicas_run_transactions_and_scans() {
     place.run(&["scan", "a", "z", "--limit", "1", "--reverse"]).expect(0).prints("c = 3\n");
     let status = place.run(&["status", "--json"]).expect(0).json();
     assert_eq!(status["replicas"].as_array().map(Vec::len), Some(4), "{status}");
+    let text = place.ask("s0-r0", "/metrics").expect("it answers");
+    let families = exposition::read(&text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+    assert!(families.contains_key("bezant_store_journal_bytes"), "{text}");
 }
 
 #[test]

@@ -314,6 +314,10 @@ fn init_never_overwrites_and_says_what_is_wrong() {
     place.run(&["init", "x", "--faults", "11"]).expect(2);
     place.run(&["init", "x", "--window-ms", "1000", "--time-bound-ms", "900"]).expect(2).says("help: ");
     place.run(&["init", "x", "--engine", "sentinel", "--window-ms", "1000"]).expect(2).says("the engine sentinel do not go by window_ms");
+    place
+        .run(&["init", "x", "--engine", "augustus", "--read-quorum", "f+1"])
+        .expect(2)
+        .says("the engine augustus do not go by read_quorum");
     assert!(!place.path("x").exists(), "a refused command leaves nothing behind");
 }
 
@@ -382,8 +386,14 @@ fn a_folder_that_cannot_be_used_keeps_no_other_replica_down() {
     assert_eq!(up.out.lines().count(), 5, "{up:#?}");
     place.run(&["put", "a", "1"]).expect(0);
     fs::write(&settings, right).expect("written");
-    // The folder's name may be given as other commands take it.
-    place.run(&["up", "--cluster", "bezant-data"]).expect(0);
+    place.run(&["up"]).expect(0);
+    // The folder's name may be given as other commands take it, but not twice.
+    for command in [&["down", "--cluster", "nowhere"] as &[&str], &["up", "--cluster", "nowhere"], &["status", "nowhere"]] {
+        place.run(command).expect(2).says("nowhere");
+    }
+    for command in [&["up", "bezant-data", "--cluster", "other"] as &[&str], &["status", "bezant-data", "--cluster", "other"]] {
+        place.run(command).expect(2).says("cannot be used with");
+    }
     place.run(&["status", "bezant-data"]).expect(0);
     place.run(&["down", "--cluster", "bezant-data"]).expect(0).says("6 replicas are down");
 }

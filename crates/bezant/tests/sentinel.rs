@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 
+use crate::exposition;
 use crate::place::{Place, Running, eventually};
 
 const REPLICAS: [&str; 3] = ["s0-r0", "s0-r1", "s0-r2"];
@@ -29,7 +30,9 @@ fn three_replicas_run_transactions_and_scans() {
     assert_eq!(status["replicas"].as_array().map(Vec::len), Some(3), "{status}");
     for replica in REPLICAS {
         eventually("all have applied them", || place.count(replica, "committed") == 3);
-        assert!(place.ask(replica, "/metrics").is_some_and(|metrics| metrics.contains("bezant_delivered")), "{replica}");
+        let text = place.ask(replica, "/metrics").expect("it answers");
+        let families = exposition::read(&text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+        assert!(families.contains_key("bezant_delivered") && families.contains_key("bezant_store_journal_bytes"), "{replica}: {text}");
     }
 }
 
@@ -38,7 +41,7 @@ fn a_cluster_that_never_ran_says_for_whom_it_waits() {
     let place = Place::new();
     place.init(&["--engine", "sentinel"]);
     std::fs::rename(place.path("bezant-data/s0-r2"), place.path("s0-r2")).expect("it is there");
-    place.run(&["up"]).expect(0);
+    place.run(&["up"]).expect(0).says("s0-r0 waits for a leader");
     let waits = "waits for a leader: for the first one all replicas have to be up";
     eventually("they say that they wait", || place.ask("s0-r0", "/health").is_some_and(|health| health == format!("waiting\n{waits}\n")));
     place.run(&["status"]).expect(1).says(waits).says("cannot commit");

@@ -31,7 +31,7 @@ pub struct Profile {
     pub capabilities: Capabilities,
     /// Whether its session tells the cluster's time ([`Tell::Clock`]), without which no transaction may begin.
     pub tells_time: bool,
-    /// Which of a replica's settings it goes by, beside those of every engine, by their names in `node.toml`.
+    /// Which settings of replicas and clients it goes by, beside those of every engine, by their names in `node.toml` and `client.toml`.
     pub settings: &'static [&'static str],
 }
 

@@ -10,8 +10,6 @@ pub const TRANSACTION_READS_MAX: usize = 4_096;
 pub const TRANSACTION_WRITES_MAX: usize = 4_096;
 /// The most ranges one transaction may have read.
 pub const TRANSACTION_RANGES_MAX: usize = 64;
-/// The most keys deleted within the last second that the ranges of one transaction may hold on one shard.
-pub const RANGE_DELETED_MAX: usize = 4_096;
 /// The longest encoding of one transaction, in bytes.
 pub const TRANSACTION_BYTES_MAX: usize = 4 << 20;
 /// The most keys one read request may ask for.

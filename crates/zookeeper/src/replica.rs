@@ -357,7 +357,7 @@ impl engine::Replica for Replica {
             "Whether it lost its disk, or found its state to be wrong, and does not serve yet",
             u64::from(self.rebuilding().is_some()),
         );
-        out.gauge("journal_bytes", "Size of the log", self.durable.log_bytes()).in_status("store.journal_bytes");
+        out.gauge("store_journal_bytes", "Size of the log", self.durable.log_bytes()).in_status("store.journal_bytes");
     }
 
     fn misbehavior(event: &Event) -> Option<Misbehavior> {
@@ -375,12 +375,14 @@ impl engine::Replica for Replica {
 
     fn waits(&self) -> Option<&'static str> {
         let order = self.durable.member.replica();
-        let waits_for = if order.has_begun() {
-            "waits for a leader: more than half of the replicas have to be up"
-        } else {
-            "waits for a leader: for the first one all replicas have to be up"
-        };
-        matches!(order.status(), Status::Looking).then_some(waits_for)
+        if order.status() != Status::Looking || self.rebuilding().is_some() {
+            return None;
+        }
+        Some(match order.leader() {
+            Some(_) => "takes over from its leader what it has missed",
+            None if order.has_begun() => "waits for a leader: more than half of the replicas have to be up",
+            None => "waits for a leader: for the first one all replicas have to be up",
+        })
     }
 
     fn close(&mut self) -> Result<(), StartError> {

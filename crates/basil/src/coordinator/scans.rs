@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::ReadMode;
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
-use types::limits::{RANGE_DELETED_MAX, SCAN_ROWS_MAX, TRANSACTION_READS_MAX};
+use types::limits::{SCAN_ROWS_MAX, TRANSACTION_READS_MAX};
 use types::{Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use super::{Coordinator, Event, Failure, Out, Timer};
@@ -20,7 +20,7 @@ use crate::message::{Message, PendingWrite, ReadResult, Refusal, ScanRow};
 use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, RangeFound, ReadFound};
 use crate::round_trip::RequestKind;
-use crate::transaction::Transaction;
+use crate::transaction::{RANGE_DELETED_MAX, Transaction};
 use crate::transaction_table::untold_by;
 
 /// A range that is read.

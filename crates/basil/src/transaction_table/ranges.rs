@@ -2,13 +2,12 @@
 
 use mutants::{Mutant, broken};
 use store::{PageLimits, StorageBackend, StoreError, Version};
-use types::limits::RANGE_DELETED_MAX;
 use types::{Direction, Key, KeyRange, Timestamp};
 
 use super::TransactionTable;
 use crate::check::Unread;
 use crate::timestamp_index::OrderKey;
-use crate::transaction::Transaction;
+use crate::transaction::{RANGE_DELETED_MAX, Transaction};
 
 /// How much is looked at together when a transaction is judged: about so many keys, and bytes of keys and values.
 const STEP: PageLimits = PageLimits { keys: 256, bytes: 1 << 20 };

@@ -82,7 +82,7 @@ pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
             identity(&own, secret, &number.to_string(), cluster_id)?;
         }
         cluster.name(&own.join(CLUSTER))?;
-        text(&own.join("client.toml"), &client_toml(*number, plan.read_quorum, &plan.experiments.client_lines()))?;
+        text(&own.join("client.toml"), &client_toml(*number, plan.topology.engine, plan.read_quorum, &plan.experiments.client_lines()))?;
         sync(&own)?;
     }
     for (at, secret) in plan.operators.iter().enumerate() {
@@ -260,8 +260,15 @@ pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, engine: 
 }
 
 /// A client's `client.toml`; `experiments` are lines of it.
-pub fn client_toml(number: ClientId, read_quorum: ReadQuorum, experiments: &str) -> String {
+pub fn client_toml(number: ClientId, engine: &Profile, read_quorum: ReadQuorum, experiments: &str) -> String {
     let timeouts = Timeouts::default();
+    let read_quorum = match engine.settings.contains(&"read_quorum") {
+        true => format!(
+            "# How many replicas of a shard a read asks: \"f+1\", \"2f+1\" or \"3f+1\".\nread_quorum = \"{}\"\n",
+            read_quorum.name()
+        ),
+        false => String::new(),
+    };
     format!(
         "# Client {number} of the cluster in cluster.toml. Use it with: bezant get KEY --cluster {folder}\n\
          client = {number}\n\
@@ -269,8 +276,7 @@ pub fn client_toml(number: ClientId, read_quorum: ReadQuorum, experiments: &str)
          cluster = \"cluster.toml\"\n\
          key = \"key\"\n\
          certificate = \"certificate.pem\"\n\
-         # How many replicas of a shard a read asks: \"f+1\", \"2f+1\" or \"3f+1\".\n\
-         read_quorum = \"{read_quorum}\"\n\
+         {read_quorum}\
          {experiments}\
          # How long to wait for the cluster at the start, for one read or commit, and for a transaction with its retries.\n\
          connect_timeout_ms = {connect_ms}\n\
@@ -278,7 +284,6 @@ pub fn client_toml(number: ClientId, read_quorum: ReadQuorum, experiments: &str)
          retry_timeout_ms = {retry_ms}\n",
         number = number.0,
         folder = client_folder(number),
-        read_quorum = read_quorum.name(),
         connect_ms = timeouts.connect_ms,
         operation_ms = timeouts.operation_ms,
         retry_ms = timeouts.retry_ms,
