@@ -239,8 +239,11 @@ pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Replicas, each with its folder.
+type Nodes = Vec<(PathBuf, NodeConfig)>;
+
 /// The replicas whose folders are here, in order; and why folders cannot be used.
-pub fn nodes(folder: &Path) -> Result<(Vec<(PathBuf, NodeConfig)>, Vec<Failure>), Failure> {
+pub fn nodes(folder: &Path) -> Result<(Nodes, Vec<Failure>), Failure> {
     let (mut found, mut unusable) = (Vec::new(), Vec::new());
     for own in replica_folders(folder)? {
         match config_of(&own) {

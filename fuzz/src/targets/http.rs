@@ -47,7 +47,7 @@ fn run(bytes: &[u8]) {
 /// The answer to a request that arrives in these pieces, without its date; `None` when there is none.
 fn answer(pieces: &[&[u8]]) -> Option<String> {
     let site = Site {
-        metrics: runtime::Metrics::default(),
+        metrics: Some(runtime::Metrics::default()),
         pages: Box::new(|path| (path == "/status").then(|| Page::json("{}"))),
         names: vec!["a.example".to_owned()],
     };
