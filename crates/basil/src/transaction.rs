@@ -13,7 +13,7 @@ use types::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_R
 use types::{Cluster, ClusterId, Key, KeyRange, ShardId, Timestamp, TransactionId, Value};
 
 /// The most keys deleted within the last second that the ranges of one transaction may hold on one shard.
-pub(crate) const RANGE_DELETED_MAX: usize = 4_096;
+pub const RANGE_DELETED_MAX: usize = 4_096;
 /// Format version of a transaction's encoding, its first byte.
 const FORMAT: u8 = 1;
 /// The same of one that has read ranges; what has read none is never written so.
