@@ -845,8 +845,7 @@ fn digested(id: TransactionId) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use crate::transaction::RANGE_DELETED_MAX;
-    use crate::transaction::{Read, Write};
+    use crate::transaction::{RANGE_DELETED_MAX, Read, Write};
     use crate::transaction_state::QuotaOwner;
     use store::{Memory, Options};
     use types::Value;

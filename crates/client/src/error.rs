@@ -12,7 +12,7 @@ pub enum Error {
     /// It took longer than the cluster remembers timestamps, or clocks were set meanwhile. Nothing of it took place.
     #[error("{}", Refusal::TooOld)]
     TooOld,
-    /// Too few replicas answered in time. Nothing of the transaction was sent to be committed.
+    /// Too few replicas answered in time, or could be reached all the while. Nothing of the transaction takes place.
     #[error("too few replicas answered within {waited_ms} ms{detail}; check `bezant status`")]
     Unavailable {
         /// How long it waited, in milliseconds.

@@ -112,7 +112,8 @@ impl Site {
             return Page { status: StatusCode::OK, content_type: METRICS_TYPE, body: metrics.to_text().into_bytes() };
         }
         let known = (self.pages)(path).or_else(|| (path == "/health").then(|| Page::text(StatusCode::OK, "ok\n")));
-        known.unwrap_or_else(|| Page::text(StatusCode::NOT_FOUND, "there is no such page; try /health\n"))
+        let others = if self.metrics.is_some() { ", /metrics or /status" } else { "" };
+        known.unwrap_or_else(|| Page::text(StatusCode::NOT_FOUND, format!("there is no such page; try /health{others}\n")))
     }
 
     /// Whether the request names this host, or none at all: a browser always names one.

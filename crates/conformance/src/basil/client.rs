@@ -461,6 +461,7 @@ impl Machine for BasilClient {
         self.session.deadline()
     }
 }
+
 impl Durable for BasilClient {
     type Failure = Infallible;
 
