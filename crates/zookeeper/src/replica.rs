@@ -378,10 +378,11 @@ impl engine::Replica for Replica {
         if order.status() != Status::Looking || self.rebuilding().is_some() {
             return None;
         }
+        // Before the first leader serves, two of three may follow the third again and again: there is nothing to take over yet.
         Some(match order.leader() {
+            _ if !order.has_begun() => "waits for a leader: for the first one all replicas have to be up",
             Some(_) => "takes over from its leader what it has missed",
-            None if order.has_begun() => "waits for a leader: more than half of the replicas have to be up",
-            None => "waits for a leader: for the first one all replicas have to be up",
+            None => "waits for a leader: more than half of the replicas have to be up",
         })
     }
 
