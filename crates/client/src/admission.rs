@@ -22,8 +22,10 @@ const WINDOW_FIRST: usize = 64;
 const WINDOW_MIN: usize = 2;
 /// The most that may be, and the most that wait.
 const WINDOW_MAX: usize = 65_536;
-/// A request is late that took so much longer than the fastest of late.
+/// A read is late that took so much longer than the fastest of late.
 const LATE: Duration = Duration::from_millis(50);
+/// And a commit: replicas write many to disk at once, and order many at once where there is an order. Fewer at a time cost them more each.
+const COMMIT_LATE: Duration = Duration::from_millis(100);
 /// The window changes no more often than this.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// And not before so many requests have ended that were asked since it changed last, or a full window of them.
@@ -101,7 +103,8 @@ impl Ended {
         Self { count: 0, late: 0, fastest: (now, None, None) }
     }
 
-    fn note(&mut self, now: Instant, took: Duration, counts: bool) {
+    /// It took so long, and is late if that is `late` more than the fastest took.
+    fn note(&mut self, now: Instant, took: Duration, late: Duration, counts: bool) {
         let (since, fastest, before) = &mut self.fastest;
         if now.duration_since(*since) > FASTEST_REMEMBERED {
             (*since, *before) = (now, fastest.take());
@@ -110,7 +113,7 @@ impl Ended {
         *fastest = Some(least);
         if counts {
             self.count += 1;
-            self.late += usize::from(took > before.map_or(least, |before| before.min(least)) + LATE);
+            self.late += usize::from(took > before.map_or(least, |before| before.min(least)) + late);
         }
     }
 }
@@ -136,12 +139,12 @@ impl Window {
 
     /// A request that was asked at `asked` has been answered.
     fn note(&mut self, now: Instant, kind: Kind, asked: Instant) {
-        let ended = match kind {
-            Kind::Read(ReadClass(class)) => &mut self.reads[class],
-            Kind::Commit => &mut self.commits,
+        let (ended, late) = match kind {
+            Kind::Read(ReadClass(class)) => (&mut self.reads[class], LATE),
+            Kind::Commit => (&mut self.commits, COMMIT_LATE),
             Kind::Other => return,
         };
-        ended.note(now, now.duration_since(asked), asked >= self.changed_at);
+        ended.note(now, now.duration_since(asked), late, asked >= self.changed_at);
         // Each is late or not among its like.
         let sum = |of: fn(&Ended) -> usize| self.reads.iter().map(of).sum::<usize>();
         let reads = (sum(|ended| ended.count), sum(|ended| ended.late));
@@ -422,7 +425,9 @@ mod tests {
         }
         assert!(load.interval(POINT, FAST) > size, "a commit that waits for another transaction says nothing of the cluster");
         let size = load.window.size;
-        assert!(load.interval(Kind::Commit, FAST + 10 * LATE) < size);
+        let grown = load.interval(Kind::Commit, FAST + COMMIT_LATE);
+        assert!(grown > size, "commits may take longer than reads");
+        assert!(load.interval(Kind::Commit, FAST + 2 * COMMIT_LATE) < grown);
     }
 
     #[test]
