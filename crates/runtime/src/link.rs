@@ -1,6 +1,6 @@
 //! The node loop's handle of an open connection: it queues frames and closes the connection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::limits::Limits;
 use crate::member::Member;
 use crate::metrics::Shell;
 
-/// How much memory an idle connection keeps for the next frames to send.
+/// How much memory an idle connection keeps for the next frames to send; and what waits with so many bytes is not made longer.
 const KEEP_BYTES: usize = 256 << 10;
 /// While an eighth of what may wait on all connections does, a client has to read when so much waits for it on one.
 const UNREAD_CROWDED_BYTES: usize = 1 << 20;
@@ -174,15 +174,25 @@ pub(crate) struct Link {
     peer: Mutex<PeerVersions>,
 }
 
+/// Frames that are written together.
+#[derive(Debug, Default)]
+struct Batch {
+    frames: Frames,
+    /// How many bytes of configurations these include.
+    handing: usize,
+}
+
 #[derive(Debug, Default)]
 struct Outgoing {
-    frames: Frames,
+    /// What goes before `last`.
+    full: VecDeque<Batch>,
+    full_bytes: usize,
+    /// What the next message joins.
+    last: Batch,
     /// What is not due yet, where there is distance.
     held: DelayedFrames,
-    /// How many bytes the writer has taken and not written.
+    /// How many bytes the writer has taken and not written, and how many of these are of configurations.
     writing: usize,
-    /// How many bytes of configurations wait, and how many of these the writer has taken.
-    handing: usize,
     handing_writing: usize,
     writer: Option<Waker>,
     /// No more frames are accepted; the connection ends, for this reason, when the queued ones are written.
@@ -193,7 +203,26 @@ struct Outgoing {
 impl Outgoing {
     /// How many bytes are queued or being written.
     fn waiting_bytes(&self) -> usize {
-        self.frames.bytes().len() + self.held.bytes() + self.writing
+        self.full_bytes + self.last.frames.bytes().len() + self.held.bytes() + self.writing
+    }
+
+    /// The batch that the next message joins. One that is long is not made longer: that would copy it, and take twice its memory meanwhile.
+    fn batch(&mut self) -> &mut Batch {
+        let bytes = self.last.frames.bytes().len();
+        if bytes >= KEEP_BYTES {
+            self.full_bytes += bytes;
+            self.full.push_back(std::mem::take(&mut self.last));
+        }
+        &mut self.last
+    }
+
+    /// The batch to be written next, if there is any.
+    fn take_batch(&mut self) -> Option<Batch> {
+        let Some(batch) = self.full.pop_front() else {
+            return (!self.last.frames.bytes().is_empty()).then(|| std::mem::take(&mut self.last));
+        };
+        self.full_bytes -= batch.frames.bytes().len();
+        Some(batch)
     }
 }
 
@@ -218,21 +247,21 @@ impl Link {
         }
         let room = self.limits.outgoing_bytes_max.saturating_sub(outgoing.waiting_bytes());
         let due = self.hold.as_ref().map(|hold| hold.due(Instant::now()));
-        let frames = match due {
-            None => &mut outgoing.frames,
-            Some(due) => outgoing.held.push(due),
-        };
-        let before = frames.bytes().len();
-        while frames.bytes().len() - before <= room {
-            let Some(message) = messages.next() else { break };
-            if !frames.add(message) {
-                tracing::error!(party = %self.party, "a message of our own is too long for any frame and is not sent");
-                self.shell.count_unsent("too_long", 1);
+        let mut added = 0;
+        if let Some(due) = due {
+            let frames = outgoing.held.push(due);
+            while added <= room
+                && let Some(message) = messages.next()
+            {
+                added += self.add(frames, message);
             }
-        }
-        let added = frames.bytes().len() - before;
-        if due.is_some() {
             outgoing.held.grown(added);
+        } else {
+            while added <= room
+                && let Some(message) = messages.next()
+            {
+                added += self.add(&mut outgoing.batch().frames, message);
+            }
         }
         let total = self.queued(added);
         let writer = outgoing.writer.take();
@@ -248,6 +277,16 @@ impl Link {
             }
         }
         total
+    }
+
+    /// Adds `message` to `frames`, if it fits into any frame, and says how many bytes it takes there.
+    fn add(&self, frames: &mut Frames, message: &impl Compress) -> usize {
+        let before = frames.bytes().len();
+        if !frames.add(message) {
+            tracing::error!(party = %self.party, "a message of our own is too long for any frame and is not sent");
+            self.shell.count_unsent("too_long", 1);
+        }
+        frames.bytes().len() - before
     }
 
     /// Queues what is told of configurations: an encoded [`Control`](crate::changes::Control).
@@ -267,13 +306,13 @@ impl Link {
             return;
         }
         let due = self.hold.as_ref().map(|hold| hold.due(Instant::now()));
+        outgoing.batch().handing += counted;
         let frames = match due {
-            None => &mut outgoing.frames,
+            None => &mut outgoing.last.frames,
             Some(due) => outgoing.held.push(due),
         };
         let before = frames.bytes().len();
         frames.add_control(control);
-        outgoing.handing += counted;
         self.handing.fetch_add(counted, Ordering::SeqCst);
         let added = frames.bytes().len() - before;
         if due.is_some() {
@@ -305,29 +344,30 @@ impl Link {
     pub fn send_heartbeat(&self) {
         let mut outgoing = self.lock();
         if outgoing.waiting_bytes() == 0 && outgoing.finishing.is_none() && outgoing.close_reason.is_none() {
-            outgoing.frames.add_heartbeat();
-            self.queued(outgoing.frames.bytes().len());
+            outgoing.last.frames.add_heartbeat();
+            self.queued(outgoing.last.frames.bytes().len());
         }
     }
 
-    /// For the writer, which has written its `frames`: swaps them for what is queued.
+    /// For the writer, which has written its `frames`: swaps them for what is queued, or for the first part of that if it is much.
     pub fn poll_next(&self, context: &Context<'_>, frames: &mut Frames) -> Poll<Next> {
         // Also when nothing is queued: an idle connection must not keep the memory of the most that it ever had to send.
         frames.clear(KEEP_BYTES);
         let mut guard = self.lock();
         let outgoing = &mut *guard;
         self.unqueued(std::mem::take(&mut outgoing.writing));
-        let written = std::mem::take(&mut outgoing.handing_writing);
-        outgoing.handing -= written;
-        self.handing.fetch_sub(written, Ordering::SeqCst);
+        self.handing.fetch_sub(std::mem::take(&mut outgoing.handing_writing), Ordering::SeqCst);
         if self.hold.is_some() {
-            outgoing.held.take_due(Instant::now(), &mut outgoing.frames);
+            outgoing.held.take_due(Instant::now(), &mut outgoing.last.frames);
         }
-        if !outgoing.frames.bytes().is_empty() {
-            std::mem::swap(frames, &mut outgoing.frames);
+        if let Some(batch) = outgoing.take_batch() {
+            // The memory of what was written is for what comes next, where nothing has yet.
+            let written = std::mem::replace(frames, batch.frames);
+            if outgoing.last.frames.bytes().is_empty() {
+                outgoing.last.frames = written;
+            }
             frames.finish();
-            outgoing.writing = frames.bytes().len();
-            outgoing.handing_writing = outgoing.handing;
+            (outgoing.writing, outgoing.handing_writing) = (frames.bytes().len(), batch.handing);
             return Poll::Ready(Next::Write);
         }
         if let (Some(hold), Some(due)) = (&self.hold, outgoing.held.due()) {
@@ -376,12 +416,12 @@ impl Link {
         self.is_discarded.fetch_or(close_reason.discards(), Ordering::SeqCst);
         outgoing.close_reason = Some(close_reason);
         self.unqueued(outgoing.waiting_bytes());
-        let unsent = outgoing.frames.messages() + outgoing.held.messages();
-        outgoing.frames.clear(0);
-        outgoing.held = DelayedFrames::default();
-        outgoing.writing = 0;
-        self.handing.fetch_sub(std::mem::take(&mut outgoing.handing), Ordering::SeqCst);
-        outgoing.handing_writing = 0;
+        let waiting = || outgoing.full.iter().chain([&outgoing.last]);
+        let unsent = waiting().map(|batch| batch.frames.messages()).sum::<u64>() + outgoing.held.messages();
+        let handing = waiting().map(|batch| batch.handing).sum::<usize>() + outgoing.handing_writing;
+        self.handing.fetch_sub(handing, Ordering::SeqCst);
+        (outgoing.full, outgoing.last, outgoing.held) = (VecDeque::new(), Batch::default(), DelayedFrames::default());
+        (outgoing.full_bytes, outgoing.writing, outgoing.handing_writing) = (0, 0, 0);
         drop(outgoing);
         if unsent > 0 {
             self.shell.count_unsent("closed", unsent);
@@ -773,19 +813,39 @@ mod tests {
         let links = Arc::new(Links::new(limits, Arc::clone(&metrics.shell)));
         let open = links.open(party(1)).expect("it is open");
         let link = open.link();
-        let (megabyte, mut frames) = (Number(1, 1 << 20), Frames::default());
+        let (large, mut frames) = (Number(1, 2 << 20), Frames::default());
         let mut poll_next = || link.poll_next(&Context::from_waker(Waker::noop()), &mut frames).is_ready();
         for _ in 0..2 {
-            links.send(party(1), [megabyte, megabyte].iter());
-            assert!(poll_next(), "the writer takes the two, having written those before");
+            links.send(party(1), [large].iter());
+            assert!(poll_next(), "the writer takes it, having written the one before");
         }
         link.wrote(1 << 20);
-        links.send(party(1), [megabyte, megabyte].iter());
+        links.send(party(1), [large].iter());
         assert_eq!(close_reason(&link), None);
-        links.send(party(1), [megabyte, megabyte].iter());
+        links.send(party(1), [large].iter());
         assert_eq!(close_reason(&link), Some("not_reading"));
         link.wrote(1 << 20);
         assert_eq!((metrics.shell.outgoing_bytes.get(), links.total.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn what_waits_and_is_long_is_written_as_it_is() {
+        let metrics = Metrics::default();
+        let links = Arc::new(Links::new(Limits::default(), Arc::clone(&metrics.shell)));
+        let link = |session| links.open(party(session)).expect("it is open");
+        let send = |link: &Link, sizes: &[usize]| sizes.iter().for_each(|size| _ = link.send([Number(1, *size)].iter()));
+        let open = link(1);
+        let sizes = [100, 1 << 20, 100, 3 << 20, 2 << 20];
+        send(&open.link(), &sizes);
+        let (mut frames, mut written) = (Frames::default(), Vec::new());
+        while open.link().poll_next(&Context::from_waker(Waker::noop()), &mut frames).is_ready() {
+            written.push(frames.messages());
+        }
+        assert_eq!((written, metrics.shell.outgoing_bytes.get()), (vec![2, 2, 1], 0), "none is copied for the sake of the next");
+        let open = link(2);
+        send(&open.link(), &sizes);
+        open.link().close(CloseReason::Silent);
+        assert_eq!((metrics.unsent("closed"), metrics.shell.outgoing_bytes.get()), (5, 0));
     }
 
     #[test]
