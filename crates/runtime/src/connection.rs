@@ -1,7 +1,7 @@
 //! The reader and the writer of one open connection.
 //!
 //! The reader splits large reads into frames, decodes them, checks signatures (on its own worker thread, in parallel with the
-//! node loop), and passes the messages of one read to the loop in one push. The writer writes everything queued at once.
+//! node loop), and passes the messages of one read to the loop in one push. The writer writes what is queued, all of it together unless it is much.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,8 +31,10 @@ use crate::read_buffer::ReadBuffer;
 const CHECK_MESSAGES_MAX: usize = 512;
 /// The fewest bytes a message takes on the wire, roughly.
 const MESSAGE_BYTES_MIN: usize = 32;
-/// How much a peer must have taken within the time of a write. One that takes less does not read.
+/// How much a peer must take within the time of a write. One that takes less does not read.
 const WRITE_BYTES: usize = 1 << 20;
+/// So much is encrypted and written at a time: less than a millisecond's work.
+const CHUNK_BYTES: usize = 128 << 10;
 /// This part of the time that a graceful stop has is for clients to read what was written.
 const READING_PART: u64 = 3;
 
@@ -279,12 +281,44 @@ async fn discard_all(mut stream: ReadHalf<Stream>) -> CloseReason {
     CloseReason::Stopping
 }
 
+/// How long a peer may still take to read: so long for each megabyte while anything waits, however that is cut.
+struct Allowance {
+    per_megabyte: Duration,
+    left: Duration,
+}
+
+impl Allowance {
+    fn new(per_megabyte: Duration) -> Self {
+        Self { per_megabyte, left: per_megabyte }
+    }
+
+    /// Has so many bytes written, far less than a megabyte.
+    async fn spend(&mut self, bytes: usize, write: impl Future<Output = std::io::Result<()>>) -> Result<(), CloseReason> {
+        let started = Instant::now();
+        // However little is left of it, a peer has a moment.
+        match timeout(self.left.max(self.per_megabyte / 8), write).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(CloseReason::Broken(error.kind())),
+            Err(_) => return Err(CloseReason::NotReading),
+        }
+        self.note(bytes, started.elapsed());
+        Ok(())
+    }
+
+    /// What the bytes took is taken off, and what they may take is added.
+    fn note(&mut self, bytes: usize, took: Duration) {
+        let earned = self.per_megabyte.mul_f64(bytes as f64 / WRITE_BYTES as f64);
+        self.left = (self.left.saturating_sub(took) + earned).min(self.per_megabyte);
+    }
+}
+
 async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &Intake<C, W>, share: &Share) -> CloseReason {
     let (limits, shell) = (&intake.limits, &intake.shell);
     let mut beat = interval(Duration::from_millis(limits.heartbeat_ms));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat.reset();
     let write_timeout = Duration::from_millis(limits.write_timeout_ms);
+    let mut allowance = Allowance::new(write_timeout);
     let mut frames = Frames::default();
     let mut spoken = false;
     loop {
@@ -302,42 +336,69 @@ async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &In
                 continue;
             }
         };
-        if let Next::Finish(reason) = next {
-            // Whether the peer hears the goodbye does not matter: every frame before it is complete.
-            let _ = timeout(write_timeout, stream.shutdown()).await;
-            // A client may still be asking. Whoever closes before having read that has the system drop what the client has not read. So it
-            // is the client that ends the connection, and the reader that hears it.
-            if matches!(link.party(), Party::Client(..)) {
-                let _ = timeout(Duration::from_millis(limits.flush_timeout_ms / READING_PART), link.closed()).await;
+        let is_last = match next {
+            Next::Write { is_last } => is_last,
+            Next::Finish(reason) => {
+                // Whether the peer hears the goodbye does not matter: every frame before it is complete.
+                let _ = timeout(write_timeout, stream.shutdown()).await;
+                // A client may still be asking. Whoever closes before having read that has the system drop what the client has not read. So it
+                // is the client that ends the connection, and the reader that hears it.
+                if matches!(link.party(), Party::Client(..)) {
+                    let _ = timeout(Duration::from_millis(limits.flush_timeout_ms / READING_PART), link.closed()).await;
+                }
+                return reason;
             }
-            return reason;
-        }
+        };
         spoken |= frames.messages() > 0;
-        let mut paced = 0;
-        for (at, chunk) in frames.bytes().chunks(WRITE_BYTES).enumerate() {
+        let mut unpaced = 0;
+        for (at, chunk) in frames.bytes().chunks(CHUNK_BYTES).enumerate() {
             if at > 0 {
-                paced += WRITE_BYTES;
-                link.wrote(WRITE_BYTES);
+                link.wrote(CHUNK_BYTES);
                 intake.release(link);
-                share.pace(WRITE_BYTES).await;
+                // Others of this thread do not wait for all of it.
+                tokio::task::yield_now().await;
+                if unpaced >= WRITE_BYTES {
+                    share.pace(std::mem::take(&mut unpaced)).await;
+                }
             }
-            match timeout(write_timeout, stream.write_all(chunk)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return CloseReason::Broken(error.kind()),
-                Err(_) => return CloseReason::NotReading,
+            unpaced += chunk.len();
+            if let Err(reason) = allowance.spend(chunk.len(), stream.write_all(chunk)).await {
+                return reason;
             }
         }
-        match timeout(write_timeout, stream.flush()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return CloseReason::Broken(error.kind()),
-            Err(_) => return CloseReason::NotReading,
+        if is_last {
+            if let Err(reason) = allowance.spend(0, stream.flush()).await {
+                return reason;
+            }
+            allowance = Allowance::new(write_timeout);
         }
         link.wrote(frames.bytes().len());
         intake.release(link);
         shell.frames_sent.inc_by(frames.frames());
         shell.messages_sent.inc_by(frames.messages());
         shell.bytes_sent.inc_by(frames.bytes().len() as u64);
-        // Last, so that nothing that is written waits for this.
-        share.pace(frames.bytes().len() - paced).await;
+        // Last, so that nothing that is flushed waits for this.
+        share.pace(unpaced).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_so_long_for_each_megabyte_however_it_is_cut() {
+        let seconds = Duration::from_secs_f64;
+        let lasts = |bytes, took| {
+            let mut allowance = Allowance::new(seconds(10.0));
+            let mut parts = 0;
+            while took <= allowance.left && parts < 1_000 {
+                allowance.note(bytes, took);
+                parts += 1;
+            }
+            parts
+        };
+        assert_eq!([(1 << 20, 9.9), (1 << 18, 2.4)].map(|(bytes, took)| lasts(bytes, seconds(took))), [1_000, 1_000]);
+        assert_eq!(lasts(1 << 18, seconds(5.0)), 3, "half as fast as it has to be, it is given up after 15 s");
     }
 }

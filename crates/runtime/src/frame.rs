@@ -147,7 +147,7 @@ pub fn decode_messages<W: Compress>(body: Bytes, cluster: ClusterId, messages: &
     Ok(Decoded { messages: count, bytes: reader.sequences_bytes() + count * size_of::<W>().max(MESSAGE_OVERHEAD_BYTES) })
 }
 
-/// Frames ready to be written. A message joins the last frame while it fits, so all messages between two writes leave as one
+/// Frames ready to be written. A message joins the last frame while it fits, so all messages between two writes mostly leave as one
 /// frame in one write.
 #[derive(Debug, Default)]
 pub struct Frames {

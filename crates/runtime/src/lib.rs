@@ -7,7 +7,7 @@
 //!                                                       ├→ mailbox → steps → one durable write → one signed root
 //! commands of its own side ─────────────────────────────┘            (the node loop)                    │
 //!                                                                                                       │
-//! socket ← TLS ← frames, everything queued in one write ←───── one push a party ←───────────────────────┘
+//! socket ← TLS ← frames, much queued in one write ←─────────── one push a party ←───────────────────────┘
 //! ```
 //!
 //! Invariants:

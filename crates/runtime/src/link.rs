@@ -229,8 +229,11 @@ impl Outgoing {
 /// What a writer is to do.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Write the given frames.
-    Write,
+    /// Write the given frames, behind which more wait or nothing does.
+    Write {
+        /// Whether nothing does.
+        is_last: bool,
+    },
     /// Shut down, for this reason: everything is written.
     Finish(CloseReason),
 }
@@ -368,7 +371,8 @@ impl Link {
             }
             frames.finish();
             (outgoing.writing, outgoing.handing_writing) = (frames.bytes().len(), batch.handing);
-            return Poll::Ready(Next::Write);
+            let is_last = outgoing.full.is_empty() && outgoing.last.frames.bytes().is_empty();
+            return Poll::Ready(Next::Write { is_last });
         }
         if let (Some(hold), Some(due)) = (&self.hold, outgoing.held.due()) {
             // Nothing that is pushed meanwhile is due earlier.
@@ -838,10 +842,11 @@ mod tests {
         let sizes = [100, 1 << 20, 100, 3 << 20, 2 << 20];
         send(&open.link(), &sizes);
         let (mut frames, mut written) = (Frames::default(), Vec::new());
-        while open.link().poll_next(&Context::from_waker(Waker::noop()), &mut frames).is_ready() {
-            written.push(frames.messages());
+        while let Poll::Ready(Next::Write { is_last }) = open.link().poll_next(&Context::from_waker(Waker::noop()), &mut frames) {
+            written.push((frames.messages(), is_last));
         }
-        assert_eq!((written, metrics.shell.outgoing_bytes.get()), (vec![2, 2, 1], 0), "none is copied for the sake of the next");
+        assert_eq!(written, [(2, false), (2, false), (1, true)], "none is copied for the sake of the next");
+        assert_eq!(metrics.shell.outgoing_bytes.get(), 0);
         let open = link(2);
         send(&open.link(), &sizes);
         open.link().close(CloseReason::Silent);
@@ -860,7 +865,7 @@ mod tests {
         assert!(removed.is_discarded() && !other.is_discarded());
         let mut frames = Frames::default();
         let mut next = || removed.poll_next(&Context::from_waker(Waker::noop()), &mut frames);
-        assert!(matches!(next(), Poll::Ready(Next::Write)), "it still hears what is queued");
+        assert!(matches!(next(), Poll::Ready(Next::Write { is_last: true })), "it still hears what is queued");
         assert!(matches!(next(), Poll::Ready(Next::Finish(CloseReason::Removed))));
         removed.close(CloseReason::Ended);
         assert_eq!(close_reason(&removed), Some("removed"), "its peer only ends what was finished");
