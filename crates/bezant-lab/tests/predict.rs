@@ -11,7 +11,7 @@ const SMALL: [&str; 8] = ["predict", "--one-machine", "--cores", "2", "--clients
 
 #[test]
 fn prices_are_measured_kept_and_used() {
-    let place = Place::finding_ports();
+    let place = Place::new();
     place.run(&["predict", "--measure", "costs.json"]).expect(0);
     let measured: Value = serde_json::from_slice(&fs::read(place.path("costs.json")).expect("kept")).expect("JSON");
     for name in ["sign_ns", "check_root_ns", "claim_ns", "decode_ns", "wake_ns", "write_ns", "read_ns", "sync_cpu_ns"] {

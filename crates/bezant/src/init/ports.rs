@@ -7,7 +7,7 @@ use crate::failure::Failure;
 
 /// Where `auto` looks. Below what systems hand out to outgoing connections (32768 and up): a port from there could be
 /// taken, by one of the cluster's own connections, between its being found free and its replica's start.
-const AUTO_PORTS: std::ops::Range<u16> = 15_000..32_000;
+const AUTO_PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// How many ports `auto` tries for each one it needs.
 const AUTO_TRIES_MAX: usize = 50;
 

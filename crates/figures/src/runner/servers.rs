@@ -16,9 +16,9 @@ use crate::machine::file_system;
 use crate::page::ZOO_CFG;
 use crate::plan::{Program, SERVERS, Servers};
 
-/// Where free ports are looked for. Below what systems hand out to outgoing connections (32768 and up): a port from there could be
-/// taken between its being found free and its server's start.
-const PORTS: std::ops::Range<u16> = 15_000..32_000;
+/// Where free ports are looked for. Below those that a cluster finds (20000 and up), and what systems hand out to outgoing connections
+/// (32768 and up): a port from there could be taken between its being found free and its server's start.
+const PORTS: std::ops::Range<u16> = 15_000..20_000;
 /// The most memory that a server of ZooKeeper's takes for its objects.
 const JAVA_HEAP: &str = "-Xmx1g";
 /// The class that starts one of several servers of ZooKeeper's.
