@@ -380,7 +380,7 @@ impl engine::Replica for Replica {
         }
         // Before the first leader serves, two of three may follow the third again and again: there is nothing to take over yet.
         Some(match order.leader() {
-            _ if !order.has_begun() => "waits for a leader: for the first one all replicas have to be up",
+            _ if !order.has_begun() && !order.is_led() => "waits for a leader: for the first one all replicas have to be up",
             Some(_) => "takes over from its leader what it has missed",
             None => "waits for a leader: more than half of the replicas have to be up",
         })

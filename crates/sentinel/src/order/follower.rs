@@ -24,6 +24,13 @@ pub(super) struct Following {
     fetch: Option<Fetch>,
 }
 
+impl Following {
+    /// Whether a majority has accepted the epoch, as the leader says.
+    pub fn is_established(&self) -> bool {
+        self.is_established
+    }
+}
+
 /// A snapshot that is being taken over.
 #[derive(Debug)]
 struct Fetch {

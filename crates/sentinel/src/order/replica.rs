@@ -346,6 +346,12 @@ impl Replica {
         if let Role::Following(following) = &self.role { Some((following.leader, self.promise.epoch)) } else { None }
     }
 
+    /// Whether it follows a server that says that a majority has accepted its leadership.
+    #[must_use]
+    pub fn is_led(&self) -> bool {
+        matches!(&self.role, Role::Following(following) if following.is_established())
+    }
+
     /// How many servers there are that decide.
     #[must_use]
     pub fn voters(&self) -> u16 {
