@@ -141,7 +141,7 @@ pub enum Command {
         Servers know one another by their keys. Each has a file of its own, named by bezant.key in its zoo.cfg; the public keys of all stand\n\
         in every zoo.cfg as bezant.server.N, beside the server.N lines. --make-key writes such a file, and prints the public key.")]
     Zookeeper(standalone::ZookeeperArgs),
-    #[command(subcommand, about = "Compares replicas, to find the one whose state is wrong")]
+    #[command(subcommand, about = "Compares servers for ZooKeeper's clients, to find the one whose state is wrong")]
     Audit(audit::AuditCommand),
     #[command(subcommand, about = "Damages a server on purpose, to see that it is noticed")]
     Drill(drill::DrillCommand),

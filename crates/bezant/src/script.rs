@@ -101,9 +101,13 @@ pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
         .map(|(at, words)| {
             statement(&words).map_err(|what| {
                 let text: Vec<&str> = words.iter().map(|word| if word.text.is_empty() { "''" } else { &word.text }).collect();
-                Failure::wrong(what)
-                    .at(format!("statement {} of {count}: `{}`", at + 1, text.join(" ")))
-                    .help("a statement is: get KEY | scan LOW HIGH [limit N] [reverse] | put KEY VALUE | delete KEY")
+                let failure = Failure::wrong(what).at(format!("statement {} of {count}: `{}`", at + 1, text.join(" ")));
+                match text.as_slice() {
+                    [file] if count == 1 && std::path::Path::new(file).is_file() => {
+                        failure.help(format!("to have the statements of the file {file} carried out, write @{file}"))
+                    }
+                    _ => failure.help("a statement is: get KEY | scan LOW HIGH [limit N] [reverse] | put KEY VALUE | delete KEY"),
+                }
             })
         })
         .collect()

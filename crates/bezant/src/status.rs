@@ -324,7 +324,7 @@ fn shards(topology: &Topology, answers: &[Answer]) {
             format!("shard {shard} cannot commit: {serving} replicas serve, and {needed} are needed")
         } else if serving < cluster.replicas_per_shard() {
             let gone = cluster.replicas_per_shard() - serving;
-            format!("shard {shard} serves without {gone} of its replicas; {} until they are back", engine.while_incomplete)
+            format!("shard {shard} serves without {gone} of its replicas; until they are back, {}", engine.while_incomplete)
         } else {
             continue;
         };

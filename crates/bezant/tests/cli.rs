@@ -250,6 +250,7 @@ fn the_shell_runs_transactions_of_several_lines() {
 
     // One transaction from a file, or from standard input.
     fs::write(place.path("statements"), "# both\nput x '@x'\nput y \"0x1\"\n").expect("written");
+    place.run(&["txn", "statements"]).expect(2).says("write @statements");
     place.run(&["txn", "@statements"]).expect(0);
     place.run(&["get", "x"]).expect(0).prints("@x\n");
     let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
