@@ -33,7 +33,7 @@ const CHECK_MESSAGES_MAX: usize = 512;
 const MESSAGE_BYTES_MIN: usize = 32;
 /// How much a peer must take within the time of a write. One that takes less does not read.
 const WRITE_BYTES: usize = 1 << 20;
-/// So much is encrypted and written at a time: less than a millisecond's work.
+/// So much is encrypted and written at a time, before others of the same thread have their turn.
 const CHUNK_BYTES: usize = 128 << 10;
 /// This part of the time that a graceful stop has is for clients to read what was written.
 const READING_PART: u64 = 3;
@@ -281,7 +281,7 @@ async fn discard_all(mut stream: ReadHalf<Stream>) -> CloseReason {
     CloseReason::Stopping
 }
 
-/// How long a peer may still take to read: so long for each megabyte while anything waits, however that is cut.
+/// How long a peer may still take to read: so long for each megabyte of all that waits, however that is cut.
 struct Allowance {
     per_megabyte: Duration,
     left: Duration,
@@ -295,8 +295,7 @@ impl Allowance {
     /// Has so many bytes written, far less than a megabyte.
     async fn spend(&mut self, bytes: usize, write: impl Future<Output = std::io::Result<()>>) -> Result<(), CloseReason> {
         let started = Instant::now();
-        // However little is left of it, a peer has a moment.
-        match timeout(self.left.max(self.per_megabyte / 8), write).await {
+        match timeout(self.time(), write).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(CloseReason::Broken(error.kind())),
             Err(_) => return Err(CloseReason::NotReading),
@@ -305,10 +304,18 @@ impl Allowance {
         Ok(())
     }
 
+    /// How long the next part may take. However little is left, that is what a whole part may.
+    fn time(&self) -> Duration {
+        self.left.max(self.earned(CHUNK_BYTES))
+    }
+
+    fn earned(&self, bytes: usize) -> Duration {
+        self.per_megabyte.mul_f64(bytes as f64 / WRITE_BYTES as f64)
+    }
+
     /// What the bytes took is taken off, and what they may take is added.
     fn note(&mut self, bytes: usize, took: Duration) {
-        let earned = self.per_megabyte.mul_f64(bytes as f64 / WRITE_BYTES as f64);
-        self.left = (self.left.saturating_sub(took) + earned).min(self.per_megabyte);
+        self.left = (self.left.saturating_sub(took) + self.earned(bytes)).min(self.per_megabyte);
     }
 }
 
@@ -392,13 +399,14 @@ mod tests {
         let lasts = |bytes, took| {
             let mut allowance = Allowance::new(seconds(10.0));
             let mut parts = 0;
-            while took <= allowance.left && parts < 1_000 {
+            while took <= allowance.time() && parts < 1_000 {
                 allowance.note(bytes, took);
                 parts += 1;
             }
             parts
         };
-        assert_eq!([(1 << 20, 9.9), (1 << 18, 2.4)].map(|(bytes, took)| lasts(bytes, seconds(took))), [1_000, 1_000]);
-        assert_eq!(lasts(1 << 18, seconds(5.0)), 3, "half as fast as it has to be, it is given up after 15 s");
+        let all = [(CHUNK_BYTES, 1.25), (CHUNK_BYTES / 2, 0.6), (WRITE_BYTES, 9.9)];
+        assert_eq!(all.map(|(bytes, took)| lasts(bytes, seconds(took))), [1_000; 3]);
+        assert_eq!(lasts(CHUNK_BYTES, seconds(2.5)), 7, "half as fast as it has to be, it is given up after 17.5 s");
     }
 }

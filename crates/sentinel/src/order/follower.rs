@@ -17,18 +17,11 @@ pub(super) struct Following {
     heard: Time,
     /// Whether the log is known to be a prefix of the leader's.
     is_matched: bool,
-    /// Whether a majority has accepted the epoch.
-    is_established: bool,
+    /// Whether a majority has accepted the epoch, as the leader says.
+    pub is_established: bool,
     /// The leader's last entry when its epoch began.
     beginning: Zxid,
     fetch: Option<Fetch>,
-}
-
-impl Following {
-    /// Whether a majority has accepted the epoch, as the leader says.
-    pub fn is_established(&self) -> bool {
-        self.is_established
-    }
 }
 
 /// A snapshot that is being taken over.

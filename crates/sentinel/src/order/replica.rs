@@ -349,7 +349,7 @@ impl Replica {
     /// Whether it follows a server that says that a majority has accepted its leadership.
     #[must_use]
     pub fn is_led(&self) -> bool {
-        matches!(&self.role, Role::Following(following) if following.is_established())
+        matches!(&self.role, Role::Following(following) if following.is_established)
     }
 
     /// How many servers there are that decide.
