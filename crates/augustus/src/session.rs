@@ -43,7 +43,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "commits take as long as before, or some moments longer while a leader is replaced",
     shards_max: SHARDS_MAX,
-    capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: false, pool: false },
+    capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
 };

@@ -47,7 +47,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| Quorums::new(faults).logged(),
     while_incomplete: "commits take two round trips",
     shards_max: usize::MAX,
-    capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: true, pool: true },
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: true, pool: true, receipts: true },
     tells_time: true,
     settings: &["time_bound_ms", "window_ms", "janitor_timeout_ms", "abandoned_per_second", "cache_bytes", "read_quorum"],
 };

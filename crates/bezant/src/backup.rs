@@ -92,7 +92,7 @@ pub async fn run(command: &BackupCommand) -> Result<Done, Failure> {
                 return Err(occupied(file));
             }
             let (client, who) = connect(reach).await?;
-            let taken = match reads_every_key(&client, who, "a backup") {
+            let taken = match reads_the_past(&client).and_then(|()| reads_every_key(&client, who, "a backup")) {
                 Ok(()) => backup::take(&client, file, since, progress).await.map_err(Failure::from),
                 Err(failure) => Err(failure),
             };
@@ -126,6 +126,16 @@ async fn connect(reach: &Reach) -> Result<(Client, ClientId), Failure> {
     let config = reach.regions.config(&reach.cluster)?;
     let who = config.client;
     Ok((connect_as(config).await?, who))
+}
+
+/// Whether the engine keeps what backups are taken from.
+fn reads_the_past(client: &Client) -> Result<(), Failure> {
+    if client.capabilities().as_of {
+        return Ok(());
+    }
+    Err(Failure::wrong("this cluster's engine does not keep the past, from which backups are taken").help(
+        "to copy what it holds, stop writing and read it with `bezant scan`; a cluster of the engine basil can be backed up while it runs",
+    ))
 }
 
 /// Whether `who` may read all that there may be, by the newest configuration that is known; if not, says what it may.

@@ -69,6 +69,12 @@ impl Failure {
         self
     }
 
+    /// Says in what larger place it is that it named.
+    pub fn within(self, whole: impl Display) -> Self {
+        let place = self.place.as_ref().map_or_else(|| whole.to_string(), |part| format!("{whole}, {part}"));
+        self.at(place)
+    }
+
     /// Says what to do next.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());

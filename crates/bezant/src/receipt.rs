@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bezant_client::{ProvenCommit, load_topology, verify_receipt};
 use clap::{Args, Subcommand};
-use client::{Commit, CommitPath};
+use client::{Client, Commit};
 use config::Topology;
 use serde_json::{Value as Json, json};
 use types::limits::FRAME_BYTES_MAX;
@@ -25,23 +25,30 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Refuses a file that there is already, before anything is committed.
-    pub fn check(&self) -> Result<(), Failure> {
+    /// Refuses, before anything is committed, a file that there is already.
+    pub fn check_file(&self) -> Result<(), Failure> {
         match &self.receipt {
             Some(path) if path.exists() => Err(occupied(path)),
             _ => Ok(()),
         }
     }
 
+    /// Refuses, before anything is committed, an engine whose commits leave no receipts.
+    pub fn check_engine(&self, client: &Client) -> Result<(), Failure> {
+        if self.receipt.is_none() || client.capabilities().receipts {
+            return Ok(());
+        }
+        Err(Failure::wrong("commits of this cluster's engine leave no receipts: nothing was done").help("leave out --receipt"))
+    }
+
     /// Writes the receipt of `commit`, durably.
     pub fn keep(&self, commit: &Commit) -> Result<(), Failure> {
         let Some(path) = &self.receipt else { return Ok(()) };
         let Some(receipt) = &commit.receipt else {
-            let why = match commit.path {
-                CommitPath::ReadOnly | CommitPath::Empty => "nobody votes on a transaction that only read, so that it leaves no receipt",
-                _ => "commits of this cluster's engine leave no receipts",
-            };
-            eprintln!("warning: {} is not written: {why}", path.display());
+            eprintln!(
+                "warning: {} is not written: nobody votes on a transaction that only read, so that it leaves no receipt",
+                path.display()
+            );
             return Ok(());
         };
         let written = File::create_new(path).and_then(|mut file| {

@@ -223,9 +223,7 @@ pub async fn delete(args: &DeleteArgs) -> Result<Done, Failure> {
 }
 
 async fn write(statement: Statement, keep: &Keep, reach: &Reach) -> Result<Done, Failure> {
-    keep.check()?;
-    let outcome = once(reach, None, vec![statement]).await?;
-    keep.keep(&outcome.commit)?;
+    let outcome = kept_once(keep, reach, vec![statement]).await?;
     if reach.json {
         out!("{}", outcome.to_json());
     } else {
@@ -236,16 +234,15 @@ async fn write(statement: Statement, keep: &Keep, reach: &Reach) -> Result<Done,
 
 /// Carries out `bezant txn`.
 pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
-    let script = match args.script.as_str() {
-        "-" => read_script(std::io::stdin().lock(), "standard input")?,
+    let within = |place: &str, script: &str| plain_statements(script).map_err(|failure| failure.within(place));
+    let statements = match args.script.as_str() {
+        "-" => within("standard input", &read_script(std::io::stdin().lock(), "standard input")?)?,
         script => match script.strip_prefix('@') {
-            Some(path) => read_script(File::open(path).map_err(|error| unreadable(&error, path))?, path)?,
-            None => script.to_owned(),
+            Some(path) => within(path, &read_script(File::open(path).map_err(|error| unreadable(&error, path))?, path)?)?,
+            None => plain_statements(script)?,
         },
     };
-    args.keep.check()?;
-    let outcome = once(&args.reach, None, plain_statements(&script)?).await?;
-    args.keep.keep(&outcome.commit)?;
+    let outcome = kept_once(&args.keep, &args.reach, statements).await?;
     if args.reach.json {
         out!("{}", outcome.to_json());
     } else {
@@ -302,6 +299,20 @@ async fn once(reach: &Reach, as_of: Option<AsOf>, statements: Vec<Statement>) ->
     let outcome = execute(&client, as_of, statements).await;
     client.close().await;
     outcome
+}
+
+/// The same, and keeps the receipt where one is wanted.
+async fn kept_once(keep: &Keep, reach: &Reach, statements: Vec<Statement>) -> Result<Outcome, Failure> {
+    keep.check_file()?;
+    let client = connect(reach).await?;
+    let outcome = match keep.check_engine(&client) {
+        Ok(()) => execute(&client, None, statements).await,
+        Err(failure) => Err(failure),
+    };
+    client.close().await;
+    let outcome = outcome?;
+    keep.keep(&outcome.commit)?;
+    Ok(outcome)
 }
 
 /// Runs the statements as one transaction, again when it conflicts with others. With a time, all of them read what was there then.

@@ -34,7 +34,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
     cluster: PathBuf,
     /// The same, for who is used to `up` and `down`
-    #[arg(value_name = "DIR", hide = true, conflicts_with = "cluster")]
+    #[arg(value_name = "DIR", conflicts_with = "cluster")]
     folder: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -85,6 +85,9 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_disks(&answers);
         up::warn_of_other_copies(place);
         shards(&topology, &answers);
+        if answers.iter().all(|(_, _, answer)| answer.is_err()) {
+            eprintln!("no replica answers: `bezant up {}` starts those whose folders are here", place.display());
+        }
     }
     Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Negative })
 }

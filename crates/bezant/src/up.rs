@@ -69,6 +69,9 @@ pub struct DownArgs {
     /// How long to wait before a replica that does not stop is killed
     #[arg(long, value_name = "S", default_value_t = 20)]
     seconds: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Carries out `bezant up`.
@@ -185,12 +188,14 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
     let (running, gone): (Vec<_>, Vec<_>) = noted.into_iter().partition(|(_, process, _)| process.is_running());
     running.iter().for_each(|(_, process, _)| process.ask_to_stop());
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
+    let mut killed = Vec::new();
     for (replica, process, _) in &running {
         while process.is_running() && Instant::now() < deadline {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         if process.is_running() {
             process.kill();
+            killed.push(replica.to_string());
             eprintln!(
                 "{replica} (pid {}) did not stop within {} s and was killed; nothing it had acknowledged is lost",
                 process.pid, args.seconds
@@ -201,6 +206,11 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
         Process::forget(note)?;
     }
     regions::leave(place, None)?;
+    if args.json {
+        let down: Vec<String> = running.iter().map(|(replica, ..)| replica.to_string()).collect();
+        out!("{}", json!({ "down": down, "killed": killed }));
+        return Ok(Done::Well);
+    }
     match running.len() {
         0 => eprintln!("nothing ran that `bezant up` had started"),
         count => eprintln!("{count} replicas are down"),

@@ -189,8 +189,10 @@ struct Optimist {
     is_timeless: bool,
 }
 
-static OPTIMIST: Profile =
-    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: true, pool: false }, ..PROFILE };
+static OPTIMIST: Profile = Profile {
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: true, pool: false, receipts: false },
+    ..PROFILE
+};
 
 impl Machine for Optimist {
     type Command = Ask;

@@ -16,7 +16,7 @@ static FIVE: Profile = Profile {
     quorum: |faults| 4 * faults + 1,
     while_incomplete: "nothing changes",
     shards_max: usize::MAX,
-    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false },
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &["time_bound_ms", "window_ms", "janitor_timeout_ms", "abandoned_per_second", "cache_bytes"],
 };

@@ -64,7 +64,7 @@
 //!     quorum: |_faults| 1,
 //!     while_incomplete: "nothing changes",
 //!     shards_max: 1,
-//!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false },
+//!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false, receipts: false },
 //!     tells_time: false,
 //!     settings: &[],
 //! };

@@ -56,6 +56,8 @@ pub struct Capabilities {
     pub as_of: bool,
     /// A [`Pool`](crate::Pool) that joins transactions.
     pub pool: bool,
+    /// Commits leave [receipts](crate::Receipt).
+    pub receipts: bool,
 }
 
 impl Capabilities {
@@ -68,6 +70,7 @@ impl Capabilities {
             Capability::Ranges => self.ranges,
             Capability::AsOf => self.as_of,
             Capability::Pool => self.pool,
+            Capability::Receipts => self.receipts,
         }
     }
 }
@@ -85,6 +88,8 @@ pub enum Capability {
     AsOf,
     /// [`Capabilities::pool`].
     Pool,
+    /// [`Capabilities::receipts`].
+    Receipts,
 }
 
 impl fmt::Display for Capability {
@@ -95,6 +100,7 @@ impl fmt::Display for Capability {
             Self::Ranges => "reads of ranges",
             Self::AsOf => "reads of the past",
             Self::Pool => "pools",
+            Self::Receipts => "receipts of commits",
         })
     }
 }

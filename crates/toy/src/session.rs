@@ -31,7 +31,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "nothing changes",
     shards_max: 1,
-    capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, as_of: false, pool: false },
+    capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
 };

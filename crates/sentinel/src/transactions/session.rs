@@ -30,7 +30,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| faults + 1,
     while_incomplete: "commits take as long as before, or wait for a few seconds while a leader is replaced",
     shards_max: 1,
-    capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: false, pool: false },
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
 };
