@@ -6,7 +6,8 @@
 //! go first. With cores to spare it loses little by that; without, it gets what others leave. Strangers together count as one member.
 //!
 //! Others are whatever else runs on the machine, too; and whoever takes the most of a node may be its one honest client, beside somebody
-//! whose requests cost little. So a small part of a core is everybody's: until it is used up, ten times a second, nobody goes last.
+//! whose requests cost little. So a small part of a core is everybody's: until it is used up, ten times a second, nobody goes last. Those at low
+//! priority share it.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -34,8 +35,11 @@ pub(crate) const USAGE_INTERVAL_MS: u64 = 100;
 const USAGE_PERCENT_MIN: u64 = 5;
 /// The same for an interval, in nanoseconds. So much of a whole core is everybody's.
 const LEAST_NS: u64 = USAGE_INTERVAL_MS * 1_000_000 * USAGE_PERCENT_MIN / 100;
-/// However little a node has of a core, so many nanoseconds of an interval are everybody's: what takes less is not measured well.
-const EVERYBODYS_NS_MIN: u64 = 1_000_000;
+/// However little a node has of a core, and however many share that, so many nanoseconds of an interval are for each: what takes less is not
+/// measured well.
+const PART_NS_MIN: u64 = 500_000;
+/// Who took more than its part has the less of the next ones, down to nothing, but no longer than for so many.
+const OWED_PARTS_MAX: u64 = 2;
 /// Whoever takes more than so many times what any other client does takes too much.
 const USAGE_TIMES_MAX: u64 = 2;
 /// Several that take much are compared with others only if as many of these take so much of a core each, in thousandths: who asks for
@@ -309,9 +313,9 @@ impl Usage {
         }
     }
 
-    /// It is at low priority from now on, where so many nanoseconds of each interval are everybody's; or no longer.
-    pub fn set_low(&self, everybodys_ns: Option<u64>) {
-        self.goes_last_from_ns.store(everybodys_ns.map_or(NOT_LOW, |everybodys_ns| everybodys_ns.min(NOT_LOW - 1)), Ordering::Relaxed);
+    /// It is at low priority, where it may take so many nanoseconds in this interval before it goes last; or no longer.
+    pub fn set_low(&self, part_ns: Option<u64>) {
+        self.goes_last_from_ns.store(part_ns.map_or(NOT_LOW, |part_ns| part_ns.min(NOT_LOW - 1)), Ordering::Relaxed);
     }
 }
 
@@ -335,7 +339,7 @@ impl Usage {
 #[derive(Debug)]
 pub(crate) struct UsageMonitor {
     members: Vec<Watched>,
-    /// So much of what anybody takes in an interval, in nanoseconds, is served like all else, even at low priority.
+    /// So much of what those at low priority take in an interval, in nanoseconds, is served like all else.
     everybodys_ns: u64,
 }
 
@@ -348,8 +352,8 @@ struct Watched {
     recent_ns: u64,
     /// How many transactions it has brought to their end of late, likewise.
     recent_commits: u64,
-    /// Whether it took anything in the last interval.
-    is_active: bool,
+    /// What it took in the last interval, in nanoseconds.
+    taken_ns: u64,
     /// How many times in a row it has taken too much; one fewer for each look at which commits excused it.
     looks: u32,
     low: Option<Low>,
@@ -377,6 +381,17 @@ struct Low {
     until: Instant,
     /// What it took of late when that began.
     took_ns: u64,
+    /// What it took beyond its parts of the intervals.
+    owed_ns: u64,
+}
+
+impl Low {
+    /// It took so much in an interval, of which so much is for each at low priority: gives its part of the next. What it asks for is known to cost
+    /// much only when that is done.
+    fn part_of_next(&mut self, taken_ns: u64, part_ns: u64) -> u64 {
+        self.owed_ns = self.owed_ns.saturating_add(taken_ns).saturating_sub(part_ns).min(OWED_PARTS_MAX * part_ns);
+        part_ns.saturating_sub(self.owed_ns)
+    }
 }
 
 /// The two clients of which something is greatest: one of them is another than whoever is judged.
@@ -410,8 +425,8 @@ impl UsageMonitor {
 
     /// Of the usages of all, each with whose it is, at a node that has so much of a core.
     pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Option<Member>)>, core_percent: u8) -> Self {
-        let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, recent_commits: 0, is_active: false, looks: 0, low: None };
-        let everybodys_ns = (LEAST_NS * u64::from(core_percent) / 100).max(EVERYBODYS_NS_MIN);
+        let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, recent_commits: 0, taken_ns: 0, looks: 0, low: None };
+        let everybodys_ns = LEAST_NS * u64::from(core_percent) / 100;
         Self { members: usages.map(watched).collect(), everybodys_ns }
     }
 
@@ -423,9 +438,8 @@ impl UsageMonitor {
         // How many commits a second of this node's time brings to each client: what one costs, turned round.
         let mut commits_a_second = Greatest::default();
         for (at, member) in self.members.iter_mut().enumerate() {
-            let taken_ns = member.usage.take_ns();
-            member.is_active = taken_ns > 0;
-            member.recent_ns = member.recent_ns / 2 + taken_ns;
+            member.taken_ns = member.usage.take_ns();
+            member.recent_ns = member.recent_ns / 2 + member.taken_ns;
             member.recent_commits = member.recent_commits / 2 + member.usage.take_commits();
             if matches!(member.member, Some(Member::Client(_))) {
                 recent.note(member.recent_ns, at);
@@ -468,20 +482,29 @@ impl UsageMonitor {
             member.low = match member.low {
                 Some(low) if is_alone || low.until <= now || others_take_more(low) => None,
                 None if member.looks >= LOOKS_MIN => {
-                    Some(Low { until: now + Duration::from_millis(LOW_PRIORITY_MS), took_ns: member.recent_ns })
+                    Some(Low { until: now + Duration::from_millis(LOW_PRIORITY_MS), took_ns: member.recent_ns, owed_ns: 0 })
                 }
                 low => low,
             };
-            let was_low = member.usage.is_low();
-            if was_low != member.low.is_some() {
-                member.usage.set_low(member.low.map(|_| self.everybodys_ns));
+            if member.usage.is_low() != member.low.is_some() {
                 changed.push(at);
             }
+        }
+        self.share_everybodys();
+        changed
+    }
+
+    /// An interval begins: whoever is at low priority has a part of what is everybody's.
+    fn share_everybodys(&mut self) {
+        let sharing = self.members.iter().filter(|member| member.low.is_some() && member.taken_ns > 0).count();
+        let part_ns = (self.everybodys_ns / sharing.max(1) as u64).max(PART_NS_MIN);
+        for member in &mut self.members {
+            let was_low = member.usage.is_low();
+            member.usage.set_low(member.low.as_mut().map(|low| low.part_of_next(member.taken_ns, part_ns)));
             if was_low {
                 member.usage.interval_begins.notify_waiters();
             }
         }
-        changed
     }
 
     /// As many clients as take far more than any other does, if so many others work.
@@ -489,7 +512,7 @@ impl UsageMonitor {
         let clients = self.members.iter().filter(|member| matches!(member.member, Some(Member::Client(_))));
         // What is remembered comes to twice an interval's.
         let works_ns = 2 * USAGE_INTERVAL_MS * 1_000_000 * WORKING_PER_MILLE_MIN / 1_000;
-        let wanted = clients.map(|member| (member.wanted_ns(), member.is_active));
+        let wanted = clients.map(|member| (member.wanted_ns(), member.taken_ns > 0));
         let mut wanted: Vec<(u64, bool)> = wanted.filter(|(wanted_ns, _)| *wanted_ns >= works_ns).collect();
         wanted.sort_unstable_by(|one, other| other.cmp(one));
         let of = |size: usize| {
@@ -767,17 +790,47 @@ mod tests {
     #[test]
     fn of_less_than_a_core_less_is_everybodys() {
         // Six replicas on two cores: a third of a core each, of which a twentieth is for everybody.
-        for (core_percent, everybodys_ns) in [(100, LEAST_NS), (33, 1_650_000), (1, 1_000_000)] {
+        for (core_percent, part_ns) in [(100, LEAST_NS), (33, 1_650_000), (1, PART_NS_MIN)] {
             let (_, usages) = monitor();
             let takers = [1, 2].map(|client| Some(Member::Client(ClientId(client))));
             let mut monitor = UsageMonitor::new(usages.iter().cloned().zip(takers), core_percent);
             let mut now = Instant::now();
             assert_eq!(low_at_last(&mut monitor, &usages, &mut now, [90, 1]), [0]);
-            usages[0].note(Duration::from_nanos(everybodys_ns - 1));
-            assert!(!usages[0].goes_last(), "{core_percent}");
-            usages[0].note(Duration::from_nanos(1));
-            assert!(usages[0].goes_last(), "{core_percent}");
+            (0..OWED_PARTS_MAX).for_each(|_| drop(low(&mut monitor, &usages, &mut now, [0, 1])));
+            assert_eq!(part_of(&usages[0]), part_ns, "{core_percent}");
         }
+    }
+
+    /// What it may take in this interval before it goes last, which it then has taken.
+    fn part_of(usage: &Usage) -> u64 {
+        let part_ns = usage.goes_last_from_ns.load(Ordering::Relaxed);
+        usage.note(Duration::from_nanos(part_ns - 1));
+        assert!(!usage.goes_last());
+        usage.note(Duration::from_nanos(1));
+        assert!(usage.goes_last());
+        part_ns
+    }
+
+    #[test]
+    fn those_at_low_priority_share_what_is_everybodys() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        assert_eq!(low_at_last(&mut monitor, &usages, &mut now, [90, 60, 1, 1]), [0, 1]);
+        (0..OWED_PARTS_MAX).for_each(|_| drop(low(&mut monitor, &usages, &mut now, [0, 0, 1, 1])));
+        assert_eq!(low(&mut monitor, &usages, &mut now, [1, 1, 1, 1]), [0, 1]);
+        assert_eq!((part_of(&usages[0]), part_of(&usages[1])), (LEAST_NS / 2, LEAST_NS / 2));
+        assert_eq!(low(&mut monitor, &usages, &mut now, [0, 0, 1, 1]), [0, 1]);
+        assert_eq!(low(&mut monitor, &usages, &mut now, [1, 0, 1, 1]), [0, 1]);
+        assert_eq!(part_of(&usages[0]), LEAST_NS, "the other wants nothing");
+    }
+
+    #[test]
+    fn who_took_more_than_its_part_has_the_less_of_the_next() {
+        let mut low = Low { until: Instant::now(), took_ns: 0, owed_ns: 0 };
+        assert_eq!(low.part_of_next(100, 100), 100);
+        assert_eq!(low.part_of_next(130, 100), 70);
+        assert_eq!(low.part_of_next(70, 100), 100, "it has given it back");
+        assert_eq!(low.part_of_next(900, 100), 0);
+        assert_eq!((low.part_of_next(0, 100), low.part_of_next(0, 100)), (0, 100), "what is idle does not make it wait for long");
     }
 
     #[tokio::test]
@@ -826,7 +879,8 @@ mod tests {
         usages[1].note(Duration::from_nanos(LEAST_NS));
         let mut work = pin!(low_priority.run(&usages[1], async { thread::current().name().map(str::to_owned) }));
         assert!(is_pending(work.as_mut()).await, "it is the other thread's");
-        assert_eq!(low(&mut monitor, &usages, &mut now, [0, 0, 1, 0]), [1]);
+        // It took more than its part, and has nothing of the next ones.
+        (0..=OWED_PARTS_MAX).for_each(|_| assert_eq!(low(&mut monitor, &usages, &mut now, [0, 0, 1, 0]), [1]));
         let done_by = timeout(Duration::from_secs(30), work).await.expect("it is taken back");
         assert_eq!(done_by, Some(thread::current().name().map(str::to_owned)));
     }
