@@ -74,6 +74,15 @@ impl<M: StorageBackend> Node<M> {
         Self { peers: Some(Peers { others, clocks }), ..Self::new(replica, janitor) }
     }
 
+    /// How long after its start it votes for what is begun by then, in milliseconds: for a while others may go by what an earlier process of this
+    /// replica said of its clock, and it has forgotten who read ahead of that.
+    #[must_use]
+    pub fn ready_after_ms(&self) -> u64 {
+        let options = self.replica.options();
+        let relied_on_ms = if self.replica.earlier_process().is_some() { options.clock_good_ms } else { 0 };
+        relied_on_ms + options.time_bound_ms
+    }
+
     /// The replica, for its counts.
     #[must_use]
     pub fn replica(&self) -> &Replica<M> {

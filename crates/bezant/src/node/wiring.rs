@@ -19,10 +19,10 @@ use crate::rebuild::{begin_anew_if_damaged, may_give_up_rows};
 /// Runs a replica of the cluster's engine.
 pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure> {
     match config.topology.engine.name {
-        // After a start it has forgotten who read what. For as long as such a read may have run ahead of its clock it answers reads, but
-        // votes for no writes.
         name if name == basil::PROFILE.name => {
-            launch.run(brought_back(config, basil).await?, Duration::from_millis(config.settings.time_bound_ms))
+            let node = brought_back(config, basil).await?;
+            let votes_after = Duration::from_millis(node.ready_after_ms());
+            launch.run(node, votes_after)
         }
         name if name == augustus::PROFILE.name => launch.run(brought_back(config, augustus).await?, Duration::ZERO),
         name if name == sentinel::PROFILE.name => launch.run(brought_back(config, sentinel).await?, Duration::ZERO),
