@@ -86,6 +86,11 @@ pub trait Machine: Sized {
         let _ = (now, outbox);
     }
 
+    /// This turn is its last, as it stops in good order: says what others would otherwise have to find out. Most have nothing to say.
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let _ = (now, outbox);
+    }
+
     /// When it next wants an [`Input::Tick`], if nothing else happens.
     fn deadline(&self) -> Option<Time>;
 

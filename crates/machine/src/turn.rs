@@ -311,9 +311,11 @@ impl<'a, M: Machine> Turn<'a, M> {
         stepped
     }
 
-    /// Takes no more inputs, and no turn will follow: nothing can wait for one.
+    /// Takes no more inputs, and no turn will follow: nothing can wait for one, and the machine [leaves](Machine::leave).
     pub fn stepped_last(self, now: Time) -> Stepped<'a, M> {
         let mut stepped = self.ended(now);
+        let Turns { machine, outbox, .. } = &mut *stepped.turns;
+        machine.leave(now, outbox);
         stepped.writes = true;
         stepped
     }

@@ -445,7 +445,7 @@ where
             (self.on_written)(written.machine());
         }
         let said = written.sign(&mut self.signer);
-        if said.inputs == 0 {
+        if said.inputs == 0 && said.sends.is_empty() {
             return Ok(());
         }
         shell.turns.inc();

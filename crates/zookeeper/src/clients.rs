@@ -70,6 +70,11 @@ impl Clients {
         }
     }
 
+    /// Whether they have been sent all that they were told.
+    pub(crate) fn have_all(&self) -> bool {
+        self.connected.values().all(|client| client.unsent() == 0)
+    }
+
     /// Gives up those that have most unread, when all together have too much.
     fn note_said(&mut self, bytes: usize) {
         self.said_bytes += bytes;

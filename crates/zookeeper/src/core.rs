@@ -25,7 +25,7 @@ use crate::admin;
 use crate::alone::Alone;
 use crate::clients::Clients;
 use crate::connection::{self, Core, Counters, Event};
-use crate::limits::{TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use crate::limits::{LAST_WORDS_TIMEOUT, TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
 use crate::measure::{Walks, open_files_max};
 use crate::member::{MemberDriver, Others};
 use crate::peers::PeersError;
@@ -173,10 +173,12 @@ impl Running {
     /// # Errors
     /// When the disk fails.
     pub async fn stop(mut self) -> Result<(), StartError> {
-        self.accepting.abort_all();
         drop(self.admin.take());
         drop(self.stop.take());
-        (&mut self.ended).await.unwrap_or(Err(StartError::Gone))
+        // Until then what was said is sent.
+        let ended = (&mut self.ended).await.unwrap_or(Err(StartError::Gone));
+        self.accepting.abort_all();
+        ended
     }
 }
 
@@ -283,6 +285,14 @@ pub(crate) fn sleep_for(wakes_at: Option<Time>, now: Time) -> Duration {
     wakes_at.map_or(FOREVER, |at| Duration::from_nanos(at.since(now)).min(FOREVER))
 }
 
+/// Waits until what a server that stops has said is sent, but not for long.
+pub(crate) async fn last_words(are_sent: impl Fn() -> bool) {
+    let said = Instant::now();
+    while !are_sent() && said.elapsed() < LAST_WORDS_TIMEOUT {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Drives a server by itself.
 struct Driver {
     turns: Turns<Alone>,
@@ -305,7 +315,10 @@ impl Driver {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
         runtime.block_on(self.turns(inbox, stopping))?;
         let now = time_since(self.started);
-        drop(self.turns.begin(now).stepped_last(now).persist()?);
+        let said = self.turns.begin(now).stepped_last(now).persist()?.sign(&mut NoSigner);
+        said.events.drain(..).for_each(|told| self.clients.tell(told));
+        drop(said);
+        runtime.block_on(last_words(|| self.clients.have_all()));
         Ok(self.turns.into_machine().close()?)
     }
 

@@ -26,6 +26,8 @@ pub const UNSENT_BYTES_OF_ALL_MAX: usize = 512 << 20;
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may take to read the last bytes of a connection.
 pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For how long a server that stops waits for others to take what it has told them.
+pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// A snapshot is taken when the log has grown by so much.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// The nodes of one of the tree's 4,096 shards are hashed anew so often: all of them in about a minute and a half.

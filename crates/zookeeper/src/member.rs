@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use machine::turn::{Bounds, NoSigner, Turns};
+use machine::turn::{Bounds, NoSigner, Said, Turns};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use sentinel::ensemble::Message;
 use sentinel::{Input as Asked, Now};
@@ -22,7 +22,7 @@ use types::{Party, ReplicaId, ShardId};
 use crate::clients::{Clients, Told};
 use crate::config::{Config, EnsembleConfig};
 use crate::connection::{Counters, Event};
-use crate::core::{StartError, measured, now_of, sleep_for, time_of, time_since};
+use crate::core::{StartError, last_words, measured, now_of, sleep_for, time_of, time_since};
 use crate::drill;
 use crate::durable::{DurableMember, End, Offer, Part};
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
@@ -236,6 +236,13 @@ impl Machine for MemberMachine {
         }
     }
 
+    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+        if !self.is_ending() {
+            let sends = self.durable.member.leave();
+            sends.into_iter().for_each(|(to, message)| outbox.send(party(to), message));
+        }
+    }
+
     fn deadline(&self) -> Option<Time> {
         if self.ended.is_some() {
             return Some(Time(0));
@@ -259,6 +266,19 @@ impl Durable for MemberMachine {
 
 fn party(server: u16) -> Party {
     Party::Replica(ReplicaId { shard: ShardId(0), index: server })
+}
+
+/// Hands on what a turn said.
+fn hand_on(said: Said<'_, MemberMachine>, links: &[Arc<Link>], clients: &mut Clients) {
+    debug_assert!(said.own.is_empty(), "a server sends nothing to itself");
+    for (to, message) in said.sends.drain(..) {
+        if let Party::Replica(to) = to
+            && let Some(link) = links.get(usize::from(to.index))
+        {
+            link.put(&message);
+        }
+    }
+    said.events.drain(..).for_each(|told| clients.tell(told));
 }
 
 /// What a turn is given beside what clients ask.
@@ -291,7 +311,9 @@ impl MemberDriver {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
         runtime.block_on(self.turns(inbox, stopping))?;
         let now = time_since(self.started);
-        drop(self.turns.begin(now).stepped_last(now).persist()?);
+        let last = self.turns.begin(now).stepped_last(now).persist()?.sign(&mut NoSigner);
+        hand_on(last, &self.others.links, &mut self.clients);
+        runtime.block_on(last_words(|| self.clients.have_all() && self.others.links.iter().all(|link| link.has_sent_all())));
         Ok(self.turns.into_machine().durable.close()?)
     }
 
@@ -359,17 +381,7 @@ impl MemberDriver {
             self.clients.note(&event);
             turn.step(now, Input::Command(Command::Client(event)));
         }
-        let said = turn.stepped(now).persist()?.sign(&mut NoSigner);
-        debug_assert!(said.own.is_empty(), "a server sends nothing to itself");
-        for (to, message) in said.sends.drain(..) {
-            if let Party::Replica(to) = to
-                && let Some(link) = self.others.links.get(usize::from(to.index))
-            {
-                link.put(&message);
-            }
-        }
-        said.events.drain(..).for_each(|told| self.clients.tell(told));
-        drop(said);
+        hand_on(turn.stepped(now).persist()?.sign(&mut NoSigner), &self.others.links, &mut self.clients);
         if let Some(rest) = self.turns.machine_mut().rest.take() {
             // It was there before all that waits.
             self.waiting.push_front(rest);

@@ -49,6 +49,8 @@ pub(crate) struct Link {
 #[derive(Default)]
 struct Waiting {
     is_open: bool,
+    /// Some of it has been taken, and is being sent.
+    is_sending: bool,
     frames: VecDeque<Bytes>,
     bytes: usize,
 }
@@ -78,7 +80,19 @@ impl Link {
     fn take(&self) -> VecDeque<Bytes> {
         let mut waiting = self.waiting();
         waiting.bytes = 0;
+        waiting.is_sending = !waiting.frames.is_empty();
         std::mem::take(&mut waiting.frames)
+    }
+
+    /// What was taken has been sent.
+    fn sent(&self) {
+        self.waiting().is_sending = false;
+    }
+
+    /// Whether all has been sent that there is, or is lost.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        let waiting = self.waiting();
+        !waiting.is_open || (waiting.frames.is_empty() && !waiting.is_sending)
     }
 
     fn open(&self, is_open: bool) {
@@ -350,6 +364,7 @@ async fn send(stream: impl AsyncRead + AsyncWrite + Unpin, link: &Link) -> io::E
         if let Err(error) = writer.flush().await {
             return error;
         }
+        link.sent();
         tokio::select! {
             () = link.changed.notified() => {}
             // An empty frame says that it is there.

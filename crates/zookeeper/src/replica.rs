@@ -189,6 +189,10 @@ impl Replica {
         }
     }
 
+    fn server(&self, index: u16) -> Party {
+        Party::Replica(ReplicaId { shard: self.me.shard, index })
+    }
+
     /// Whether what clients ask need not wait.
     fn has_room(&self) -> bool {
         !self.durable.is_ending() && !self.durable.member.is_congested()
@@ -283,11 +287,18 @@ impl Machine for Replica {
         self.turn_nodes = 0;
         let turn = self.durable.end_turn(at);
         for (to, message) in turn.sends {
-            outbox.send(Party::Replica(ReplicaId { shard: self.me.shard, index: to }), Message::Server(message));
+            outbox.send(self.server(to), Message::Server(message));
         }
         for (to, number, answer) in turn.answers {
             let bytes = answer.bytes();
             outbox.send_large(to, Message::Answer { number, answer }, bytes);
+        }
+    }
+
+    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+        if !self.durable.is_ending() {
+            let sends = self.durable.member.leave();
+            sends.into_iter().for_each(|(to, message)| outbox.send(self.server(to), Message::Server(message)));
         }
     }
 

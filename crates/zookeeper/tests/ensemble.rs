@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, Numbered, Reply, Request};
+use rustix::process::{Pid, Signal, kill_process};
 use zookeeper::{Config, Evidence, Running, Stage, audit_offline, evidence, order_drill};
 
 /// Names the file that a process is to serve.
@@ -28,8 +29,13 @@ fn serves_as_a_process() {
     let config = Config::parse(&std::fs::read_to_string(file).expect("it was written")).expect("it is a good file");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
     runtime.block_on(async {
+        let told = runtime::shutdown::signal();
         let mut running = Running::start(config).await.expect("it starts");
-        eprintln!("stopped: {}", running.failed().await);
+        tokio::select! {
+            failure = running.failed() => return eprintln!("stopped: {failure}"),
+            told = told => eprintln!("{}", told.expect("signals are heard")),
+        }
+        running.stop().await.expect("it stops in good order");
     });
 }
 
@@ -50,6 +56,11 @@ struct Ensemble {
 impl Ensemble {
     /// Three servers, the numbers of which are 1 to 3, and which repair themselves so often an hour.
     fn new(repairs_an_hour: usize) -> Self {
+        Self::with(repairs_an_hour, 3_000)
+    }
+
+    /// The same, which look for another leader after so long without a word.
+    fn with(repairs_an_hour: usize, timeout_ms: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let free: Vec<TcpListener> = (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let ports: Vec<u16> = free.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect();
@@ -64,7 +75,7 @@ impl Ensemble {
         for at in 0..3 {
             let text = format!(
                 "tickTime=1000\nclientPort={}\nclientPortAddress=127.0.0.1\ndataDir={}\nsnapCount=300\nmaxSessionTimeout=600000\n4lw.commands.whitelist=*\n\
-                 bezant.key={}\nbezant.drills=true\nbezant.timeoutMs=3000\nbezant.repairsPerHour={repairs_an_hour}\n{servers}",
+                 bezant.key={}\nbezant.drills=true\nbezant.timeoutMs={timeout_ms}\nbezant.repairsPerHour={repairs_an_hour}\n{servers}",
                 ports[3 + at],
                 folder.path().join(format!("data-{at}")).display(),
                 folder.path().join(format!("key-{at}.pem")).display(),
@@ -106,6 +117,13 @@ impl Ensemble {
         let mut child = self.processes[at].take().expect("it runs");
         child.kill().expect("it may be killed");
         child.wait().expect("it ends");
+    }
+
+    /// `kill`: it stops in good order.
+    fn stop(&mut self, at: usize) {
+        let mut child = self.processes[at].take().expect("it runs");
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("it may be told to stop");
+        assert!(child.wait().expect("it ends").success());
     }
 
     fn word(&self, at: usize, word: &str) -> String {
@@ -349,6 +367,26 @@ fn nothing_acknowledged_is_lost_to_kill_9_restarts_and_a_deleted_folder() {
     let folders: Vec<PathBuf> = (0..3).map(|at| ensemble.data(at)).collect();
     let audit = audit_offline(&folders);
     assert!(audit.is_clean() && audit.has_majority, "{audit:?}");
+}
+
+/// They would wait for it for ten minutes, longer than the test does, if it did not say that it stops.
+#[test]
+fn a_leader_that_is_stopped_hands_over() {
+    let mut ensemble = Ensemble::with(0, 600_000);
+    let mut leader = ensemble.wait_for_all();
+    let mut holder = Client::of(&ensemble, leader, 600_000);
+    holder.insist(&create("/held", CreateMode::Ephemeral)).expect("it is new");
+    let load = Load::start(&ensemble, "a");
+    for _ in 0..3 {
+        load.go_on(200);
+        ensemble.stop(leader);
+        load.go_on(200);
+        ensemble.start(leader);
+        leader = ensemble.wait_for_all();
+    }
+    assert!(holder.exists("/held"));
+    let expected = load.stop();
+    check_all(&ensemble, &expected);
 }
 
 fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) -> String {

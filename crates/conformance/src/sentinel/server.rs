@@ -216,6 +216,14 @@ impl Machine for Server {
         history.told = history.links.len();
     }
 
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let mut sends = Vec::new();
+        self.node.leave(now, &mut sends);
+        for (to, message) in sends {
+            outbox.send(Party::Replica(ReplicaId { index: to, ..self.me }), Message::Order(message));
+        }
+    }
+
     fn deadline(&self) -> Option<Time> {
         Some(self.node.replica().deadline())
     }

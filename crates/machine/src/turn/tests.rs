@@ -8,6 +8,8 @@ use super::*;
 use crate::Outbox;
 
 const ME: Party = Party::Replica(ReplicaId { shard: ShardId(0), index: 1 });
+/// What it tells as the last thing, when it stops.
+const GOODBYE: u64 = u64::MAX;
 
 fn client(id: u64) -> Party {
     Party::Client(ClientId(id), Session(1))
@@ -78,6 +80,10 @@ impl Machine for Notebook {
             self.lines += 1;
             outbox.emit(self.lines);
         }
+    }
+
+    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+        outbox.emit(GOODBYE);
     }
 
     fn deadline(&self) -> Option<Time> {
@@ -296,11 +302,20 @@ fn the_last_turn_ends_like_any_other() {
     turns.machine.sums_up = true;
     drop(turns.begin(ms(0)).stepped_last(ms(0)).persist().expect("the disk is well"));
     assert_eq!(disk.lines.get(), 0, "nothing was asked, so there is nothing to sum up");
+    let (mut turns, disk) = notebook(Bounds::default());
+    turns.machine.sums_up = true;
     let mut last = turns.begin(ms(0));
     last.step(ms(0), Input::Command(Ask::Tell));
     let said = last.stepped_last(ms(0)).persist().expect("the disk is well").sign(&mut Numbers::default());
-    assert_eq!(said.events.as_slice(), [1, 2]);
+    assert_eq!(said.events.as_slice(), [1, 2, GOODBYE]);
     assert_eq!(disk.lines.get(), 2, "what it sums up is durable before it is heard");
+}
+
+#[test]
+fn who_stops_says_goodbye_though_nothing_was_asked() {
+    let (mut turns, _) = notebook(Bounds::default());
+    let said = turns.begin(ms(0)).stepped_last(ms(0)).persist().expect("the disk is well").sign(&mut Numbers::default());
+    assert_eq!((said.inputs, said.events.as_slice()), (0, [GOODBYE].as_slice()));
 }
 
 #[test]

@@ -395,6 +395,13 @@ impl Member {
         self.ask_to_compare(now);
     }
 
+    /// It stops, in good order, and no turn follows: what to say to the others.
+    pub fn leave(&mut self) -> Vec<(u16, Message)> {
+        let mut output = Output::default();
+        self.replica.leave(&mut output);
+        output.sends.into_iter().map(|(to, message)| (to, Message::Order(message))).collect()
+    }
+
     /// Hashes some nodes anew.
     pub fn scrub(&mut self, now: Now) {
         if self.disagreement.is_some() || self.turn.reopen.is_some() {

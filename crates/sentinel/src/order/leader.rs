@@ -6,6 +6,7 @@ use bytes::Bytes;
 use machine::Time;
 use mutants::{Mutant, broken};
 
+use super::election::Candidate;
 use super::message::{Body, EPOCH_MAX, Entry, History, Leadership, Message, PAGE_BYTES_MAX, PAYLOAD_BYTES_MAX, Promise, Zxid};
 use super::record::Record;
 use super::replica::{Event, Output, Refused, Replica, Role, Status};
@@ -138,6 +139,14 @@ impl Replica {
         let is_other = |id: u16| id != without || broken(Mutant::AskerCounted);
         let peers = leading.peers.iter().filter(|(id, peer)| is_other(**id) && self.counts(**id, peer.standing) && heard(peer)).count();
         leading.is_established && peers + usize::from(self.is_member()) >= self.majority()
+    }
+
+    /// Which of its followers has most of its log, of those that may lead.
+    pub(super) fn best_follower(&self) -> Option<Candidate> {
+        let Role::Leading(leading) = &self.role else { return None };
+        let may_lead = |id: u16, peer: &Peer| peer.has_accepted && self.counts(id, peer.standing);
+        let followers = leading.peers.iter().filter(|(id, peer)| may_lead(**id, peer));
+        followers.map(|(id, peer)| Candidate { history: History { accepted: self.accepted, last: peer.acked }, server: *id }).max()
     }
 
     /// A server says that it is quarantined: whatever was heard of it before is worth nothing now.

@@ -124,6 +124,13 @@ impl<A: Application, B: StorageBackend> Node<A, B> {
         self.conclude(now, output, sends);
     }
 
+    /// It stops, in good order: no turn follows.
+    pub fn leave(&mut self, now: Time, sends: &mut Vec<(u16, Message)>) {
+        let mut output = Output::default();
+        self.replica.leave(&mut output);
+        self.conclude(now, output, sends);
+    }
+
     /// Proposes an entry.
     ///
     /// # Errors

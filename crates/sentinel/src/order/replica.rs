@@ -557,12 +557,26 @@ impl Replica {
 
     /// Gives up leading for a server with a newer history, and votes for that. Whoever follows this one already would elect it again.
     pub(super) fn yield_to(&mut self, now: Time, server: u16, history: History, output: &mut Output) {
+        self.vote_for(self.own_candidacy(), Candidate { history, server }, output);
+        self.conclude_election(now, output);
+    }
+
+    /// It stops, in good order. Whoever leads votes for the follower that has most of its log, so that all look for another leader at once, and need
+    /// not find out that it is silent. Any of them may be elected: this server's vote is one of a majority's at most.
+    pub fn leave(&mut self, output: &mut Output) {
+        if let Some(follower) = self.best_follower() {
+            // It must not vote for itself, though nobody's history is newer.
+            let own = Candidate { history: History::default(), server: self.me };
+            self.vote_for(own, follower, output);
+        }
+    }
+
+    fn vote_for(&mut self, own: Candidate, candidate: Candidate, output: &mut Output) {
         self.round = self.round.saturating_add(1);
-        let mut looking = Looking::new(self.round, self.own_candidacy());
-        looking.hear(server, self.round, Candidate { history, server });
+        let mut looking = Looking::new(self.round, own);
+        looking.hear(candidate.server, self.round, candidate);
         self.role = Role::Looking(looking);
         self.say_vote(output);
-        self.conclude_election(now, output);
     }
 
     /// Who could not lead offers no history.
@@ -608,6 +622,8 @@ impl Replica {
                 self.conclude_election(now, output);
             }
             Role::Leading(_) if !is_leader => {
+                // Should this leader give up, its vote is news to whoever will have followed it.
+                self.round = self.round.max(round);
                 let vote = Message::Vote { round: self.round, candidate: self.me, history: self.history(), is_leader: true };
                 output.sends.push((from, vote));
             }

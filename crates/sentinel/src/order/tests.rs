@@ -84,6 +84,15 @@ impl World {
         self.queue.retain(|(from, to, _)| *from != at && *to != at);
     }
 
+    /// Stops it in good order: what it says last gets to the others.
+    fn leave(&mut self, at: u16) {
+        self.step(at, |replica, _, output| replica.leave(output));
+        let said: Vec<_> = self.queue.iter().filter(|(from, ..)| *from == at).cloned().collect();
+        self.stop(at);
+        self.queue.extend(said);
+        self.settle();
+    }
+
     fn lose(&mut self, at: u16) {
         self.stop(at);
         self.disks.remove(&at);
@@ -231,6 +240,51 @@ fn a_majority_of_empty_disks_begins_nothing() {
     world.start(0);
     world.pass(1_000);
     assert!(world.leader().is_some());
+}
+
+#[test]
+fn who_follows_a_leader_that_leaves_need_not_find_out_that_it_is_silent() {
+    for servers in [3, 5] {
+        let mut world = World::new(servers);
+        world.pass(500);
+        let leader = world.leader().expect("somebody leads");
+        world.propose(leader, "a").expect("it leads");
+        world.settle();
+        // One of those that follow has looked for others in vain, and has less of the log.
+        let short = (leader + servers - 1) % servers;
+        world.isolate(short);
+        world.pass(2_000);
+        world.cut.clear();
+        world.pass(200);
+        assert_eq!(world.leader(), Some(leader));
+        world.cut = vec![(leader, short)];
+        world.propose(leader, "b").expect("it leads");
+        world.settle();
+        world.cut.clear();
+        world.leave(leader);
+        world.pass(world.options.settle_ms + 10);
+        let next = world.leader().expect("somebody else leads by now");
+        assert!(next != leader && next != short, "server {next} leads, after {leader}");
+        world.propose(next, "c").expect("it leads");
+        world.settle();
+        assert_eq!(world.delivered(next), ["a", "b", "c"]);
+        world.start(leader);
+        world.pass(200);
+        assert_eq!(world.leader(), Some(next), "who comes back follows");
+        assert_eq!(world.delivered(leader), ["a", "b", "c"]);
+    }
+}
+
+#[test]
+fn a_follower_that_leaves_disturbs_nobody() {
+    let mut world = World::new(3);
+    world.pass(500);
+    let leader = world.leader().expect("somebody leads");
+    world.leave((leader + 1) % 3);
+    assert_eq!(world.leader(), Some(leader));
+    world.propose(leader, "a").expect("it leads");
+    world.settle();
+    assert_eq!(world.delivered(leader), ["a"]);
 }
 
 #[test]

@@ -363,12 +363,7 @@ impl Server {
         if let Some(offer) = offer {
             running.offers.push((now.after_ms(self.random.pick(&[0, 1, 20, 300])), offer));
         }
-        for (to, message) in sends {
-            let number = self.said.entry(to).or_default();
-            *number += 1;
-            let message = Message::Peer { life: self.life, number: *number, message };
-            outbox.send(Party::Replica(ReplicaId { index: to, ..self.me }), message);
-        }
+        say_to_servers(sends, self.me, self.life, &mut self.said, outbox);
         running.say(now, bytes, close, outbox);
         running.note_corruption(&mut self.reports);
         if let Some(why) = reopen {
@@ -383,6 +378,21 @@ impl Server {
         for (to, number, answer) in answers {
             self.answer(to, number, answer, outbox);
         }
+    }
+}
+
+/// Numbers what goes to other servers, in the order in which it is said.
+fn say_to_servers(
+    sends: Vec<(u16, ::sentinel::ensemble::Message)>,
+    me: ReplicaId,
+    life: u64,
+    said: &mut BTreeMap<u16, u64>,
+    outbox: &mut OutboxOf<Server>,
+) {
+    for (to, message) in sends {
+        let number = said.entry(to).or_default();
+        *number += 1;
+        outbox.send(Party::Replica(ReplicaId { index: to, ..me }), Message::Peer { life, number: *number, message });
     }
 }
 
@@ -508,6 +518,12 @@ impl Machine for Server {
         let me = Party::Replica(self.me);
         for report in std::mem::take(&mut self.reports) {
             outbox.send(me, Message::Report(report));
+        }
+    }
+
+    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+        if let Some(running) = self.running.as_mut().filter(|running| !running.reopens) {
+            say_to_servers(running.member.leave(), self.me, self.life, &mut self.said, outbox);
         }
     }
 
