@@ -295,9 +295,9 @@ impl Machine for Replica {
         }
     }
 
-    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         if !self.durable.is_ending() {
-            let sends = self.durable.member.leave();
+            let sends = self.durable.member.leave(now_of(now));
             sends.into_iter().for_each(|(to, message)| outbox.send(self.server(to), Message::Server(message)));
         }
     }

@@ -396,9 +396,12 @@ impl Member {
     }
 
     /// It stops, in good order, and no turn follows: what to say to the others.
-    pub fn leave(&mut self) -> Vec<(u16, Message)> {
+    pub fn leave(&mut self, now: Now) -> Vec<(u16, Message)> {
         let mut output = Output::default();
-        self.replica.leave(&mut output);
+        // Who is quarantined says nothing that others could go by.
+        if self.server.corruption().is_none() {
+            self.replica.leave(time(now), &mut output);
+        }
         output.sends.into_iter().map(|(to, message)| (to, Message::Order(message))).collect()
     }
 

@@ -85,6 +85,11 @@ impl Leading {
     pub fn offered(&self) -> Option<Zxid> {
         self.offer.as_ref().map(|offer| offer.zxid)
     }
+
+    /// Who follows, or has.
+    pub fn followers(&self) -> impl Iterator<Item = u16> {
+        self.peers.keys().copied()
+    }
 }
 
 impl Replica {
@@ -141,11 +146,11 @@ impl Replica {
         leading.is_established && peers + usize::from(self.is_member()) >= self.majority()
     }
 
-    /// Which of its followers has most of its log, of those that may lead.
-    pub(super) fn best_follower(&self) -> Option<Candidate> {
+    /// Which of its followers has most of its log, of those that may lead and were heard of late.
+    pub(super) fn best_follower(&self, now: Time) -> Option<Candidate> {
         let Role::Leading(leading) = &self.role else { return None };
-        let may_lead = |id: u16, peer: &Peer| peer.has_accepted && self.counts(id, peer.standing);
-        let followers = leading.peers.iter().filter(|(id, peer)| may_lead(**id, peer));
+        let is_there = |peer: &Peer| peer.has_accepted && peer.heard.after_ms(self.options.timeout_ms) > now;
+        let followers = leading.peers.iter().filter(|(id, peer)| self.counts(**id, peer.standing) && is_there(peer));
         followers.map(|(id, peer)| Candidate { history: History { accepted: self.accepted, last: peer.acked }, server: *id }).max()
     }
 

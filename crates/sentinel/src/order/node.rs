@@ -127,7 +127,7 @@ impl<A: Application, B: StorageBackend> Node<A, B> {
     /// It stops, in good order: no turn follows.
     pub fn leave(&mut self, now: Time, sends: &mut Vec<(u16, Message)>) {
         let mut output = Output::default();
-        self.replica.leave(&mut output);
+        self.replica.leave(now, &mut output);
         self.conclude(now, output, sends);
     }
 

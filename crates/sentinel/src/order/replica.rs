@@ -563,11 +563,14 @@ impl Replica {
 
     /// It stops, in good order. Whoever leads votes for the follower that has most of its log, so that all look for another leader at once, and need
     /// not find out that it is silent. Any of them may be elected: this server's vote is one of a majority's at most.
-    pub fn leave(&mut self, output: &mut Output) {
-        if let Some(follower) = self.best_follower() {
+    pub fn leave(&mut self, now: Time, output: &mut Output) {
+        let Role::Leading(leading) = &self.role else { return };
+        let observers: Vec<u16> = leading.followers().filter(|follower| *follower >= self.count).collect();
+        if let Some(follower) = self.best_follower(now) {
             // It must not vote for itself, though nobody's history is newer.
             let own = Candidate { history: History::default(), server: self.me };
             self.vote_for(own, follower, output);
+            output.sends.extend(self.vote().into_iter().flat_map(|vote| observers.iter().map(move |observer| (*observer, vote.clone()))));
         }
     }
 

@@ -86,7 +86,7 @@ impl World {
 
     /// Stops it in good order: what it says last gets to the others.
     fn leave(&mut self, at: u16) {
-        self.step(at, |replica, _, output| replica.leave(output));
+        self.step(at, Replica::leave);
         let said: Vec<_> = self.queue.iter().filter(|(from, ..)| *from == at).cloned().collect();
         self.stop(at);
         self.queue.extend(said);
@@ -273,6 +273,25 @@ fn who_follows_a_leader_that_leaves_need_not_find_out_that_it_is_silent() {
         assert_eq!(world.leader(), Some(next), "who comes back follows");
         assert_eq!(world.delivered(leader), ["a", "b", "c"]);
     }
+}
+
+#[test]
+fn a_leader_that_leaves_votes_for_nobody_who_is_gone_and_tells_observers() {
+    let mut world = World::with_observer(5);
+    world.pass(500);
+    let leader = world.leader().expect("somebody leads");
+    world.propose(leader, "a").expect("it leads");
+    world.settle();
+    // It would be preferred, as it has all, and the highest number of those that follow.
+    let gone = (0..5).rev().find(|at| *at != leader).expect("there are others");
+    world.stop(gone);
+    world.pass(world.options.timeout_ms + 50);
+    world.leave(leader);
+    world.pass(world.options.settle_ms + 10);
+    let next = world.leader().expect("somebody else leads by now");
+    world.propose(next, "b").expect("it leads");
+    world.pass(world.options.tick_ms + 10);
+    assert_eq!(world.delivered(5), ["a", "b"], "the observer follows, too");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use std::convert::Infallible;
 
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Profile, ReadMode, Refusal, Request, Response, Statistics, Tell,
+    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, ReadMode, Refusal, Request, Response,
+    Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use mutants::{Mutant, broken};
@@ -46,6 +47,8 @@ pub struct Session {
     servers: Vec<ReplicaId>,
     /// The server that is asked.
     asked: u16,
+    /// Those with which the process is not connected, as far as it was told.
+    away: BTreeSet<u16>,
     timeout_ms: u64,
     next_number: u64,
     under_way: BTreeMap<u64, UnderWay>,
@@ -143,6 +146,9 @@ impl Purpose {
     }
 }
 
+/// With whom the process is connected now.
+struct Connected(Vec<ReplicaId>);
+
 /// The evidence of a read.
 struct Evident {
     zxid: i64,
@@ -157,6 +163,7 @@ impl Session {
         Self {
             servers: cluster.replicas_of(ShardId(0)).collect(),
             asked: 0,
+            away: BTreeSet::new(),
             timeout_ms,
             next_number: 0,
             under_way: BTreeMap::new(),
@@ -175,7 +182,12 @@ impl Session {
             Request::Read { mode, .. } | Request::Scan { mode, .. } if mode.is_as_of() => {
                 return Some(Err(Refusal::Unsupported(capability)));
             }
-            Request::Submit { .. } | Request::Private(_) => return Some(Err(Refusal::Unsupported(capability))),
+            Request::Private(private) => {
+                let Ok(Connected(servers)) = private.take() else { return Some(Err(Refusal::Unsupported(capability))) };
+                self.on_connected(now, &servers);
+                return None;
+            }
+            Request::Submit { .. } => return Some(Err(Refusal::Unsupported(capability))),
             Request::Read { keys, .. } if keys.len() > TRANSACTION_READS_MAX => return Some(Err(too_many("reads", TRANSACTION_READS_MAX))),
             Request::Read { keys, mode, .. } => (Purpose::Read(operation), Question::Read { keys, is_settled: mode == ReadMode::ReadOnly }),
             Request::Scan { low, high, direction, limit, mode, .. } => {
@@ -276,11 +288,24 @@ impl Session {
         self.wake(number, now.after_ms(SILENCE_MS));
     }
 
-    /// The server `asked` is no good: the next one is asked.
+    /// The server `asked` is no good: the next one is asked, of those that are connected if any is.
     fn turn_from(&mut self, asked: u16) {
         if self.asked == asked {
-            self.asked = (asked + 1) % u16::try_from(self.servers.len()).expect("a shard is small");
+            let count = u16::try_from(self.servers.len()).expect("a shard is small");
+            let mut next = (1..=count).map(|step| (asked + step) % count);
+            self.asked = next.find(|server| !self.away.contains(server)).unwrap_or((asked + 1) % count);
         }
+    }
+
+    /// The process is connected with these: what was asked of others, which cannot answer any more, is asked again at once.
+    fn on_connected(&mut self, now: Time, connected: &[ReplicaId]) {
+        self.away = (0..).zip(&self.servers).filter(|(_, server)| !connected.contains(server)).map(|(at, _)| at).collect();
+        if self.away.contains(&self.asked) {
+            self.turn_from(self.asked);
+        }
+        let is_lost = |under_way: &UnderWay| under_way.open > 0 && self.away.contains(&under_way.asked);
+        let lost: Vec<u64> = self.under_way.iter().filter(|(_, under_way)| is_lost(under_way)).map(|(number, _)| *number).collect();
+        lost.into_iter().for_each(|number| self.wake(number, now));
     }
 
     fn on_answer(&mut self, now: Time, from: ReplicaId, number: u64, answer: Answer, outbox: &mut OutboxOf<Self>) {
@@ -317,7 +342,8 @@ impl Session {
             // An answer to what was asked before: it was asked again since.
             return;
         }
-        match leader.filter(|leader| usize::from(*leader) < self.servers.len() && *leader != from.index) {
+        let may_lead = |leader: &u16| usize::from(*leader) < self.servers.len() && *leader != from.index && !self.away.contains(leader);
+        match leader.filter(may_lead) {
             Some(leader) => {
                 if self.asked == from.index {
                     self.asked = leader;
@@ -566,6 +592,10 @@ impl Durable for Session {
 impl engine::Session for Session {
     fn profile(&self) -> &'static Profile {
         &PROFILE
+    }
+
+    fn connected(replicas: Vec<ReplicaId>) -> Option<Request> {
+        Some(Request::Private(Private::new(Connected(replicas))))
     }
 
     fn statistics(&self, out: &mut Statistics) {

@@ -521,9 +521,9 @@ impl Machine for Server {
         }
     }
 
-    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         if let Some(running) = self.running.as_mut().filter(|running| !running.reopens) {
-            say_to_servers(running.member.leave(), self.me, self.life, &mut self.said, outbox);
+            say_to_servers(running.member.leave(now_of(now)), self.me, self.life, &mut self.said, outbox);
         }
     }
 

@@ -139,6 +139,31 @@ fn whoever_leads_is_found_and_silence_goes_to_the_next() {
 }
 
 #[test]
+fn what_was_asked_of_a_server_that_is_gone_is_asked_again_at_once_and_of_none_that_is_gone() {
+    let mut script = Script::new();
+    let (_, to, number) = script.begun(7);
+    let connected = |script: &mut Script, servers: &[u16]| {
+        let servers = servers.iter().map(|index| ReplicaId { shard: ShardId(0), index: *index }).collect();
+        let request = <Session as engine::Session>::connected(servers).expect("it minds");
+        script.session.step(script.now, Input::Command(Ask { operation: 0, request }), &mut script.outbox);
+        script.pass(0);
+    };
+    connected(&mut script, &[0, 1, 2]);
+    assert_eq!((to, script.sent().len()), (0, 0));
+    connected(&mut script, &[2]);
+    assert_eq!(script.only().0, 2);
+    script.answer(2, number, Answer::NotLeading { leader: Some(0) });
+    assert_eq!(script.sent(), [], "it has not heard of the end of that one");
+    script.pass(LEADERLESS_MS);
+    assert_eq!(script.only().0, 2, "nobody else is there");
+    connected(&mut script, &[1, 2]);
+    script.answer(2, number, Answer::NotLeading { leader: Some(1) });
+    assert_eq!(script.only().0, 1);
+    connected(&mut script, &[]);
+    assert_eq!(script.only().0, 2, "one of them has to be asked");
+}
+
+#[test]
 fn a_commit_keeps_its_number_and_its_end_may_be_unknown() {
     let mut script = Script::new();
     let (operation, to, number) = script.begun(40);
