@@ -177,7 +177,8 @@ impl Command {
     pub fn cores(&self) -> Cores {
         match self {
             Self::Node(args) => args.cores(),
-            Self::Dev(_) | Self::Zookeeper(_) => Cores::Replicas,
+            Self::Zookeeper(args) => args.cores(),
+            Self::Dev(_) => Cores::Replicas,
             Self::Bench(_) | Self::BenchZookeeper(_) => Cores::All,
             _ => Cores::One,
         }

@@ -1,6 +1,7 @@
 //! `bezant zookeeper`: a server for ZooKeeper's clients, started from a `zoo.cfg`, by itself or one of several.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 
@@ -10,7 +11,7 @@ use crypto::SecretKey;
 use zookeeper::{Config, Running, StartError};
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::{confine, logs, out};
+use crate::{Cores, confine, logs, out};
 
 /// Serves ZooKeeper's clients from a zoo.cfg until it is asked to stop (SIGTERM or Ctrl-C): by itself, or as one of the servers that its
 /// server.N lines name.
@@ -28,6 +29,17 @@ pub struct ZookeeperArgs {
     /// How it is logged
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+}
+
+impl ZookeeperArgs {
+    /// The threads that the server is to have, as for [a replica](crate::node::NodeArgs::cores).
+    pub fn cores(&self) -> Cores {
+        // What is wrong with the file is said when it is served. A pipe is read once.
+        let file = self.config.as_ref().filter(|file| file.is_file());
+        let config = file.and_then(|file| Config::parse(&fs::read_to_string(file).ok()?).ok());
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        if config.is_some_and(|config| config.servers_on_this_host() > cores) { Cores::PartOfOne } else { Cores::Replicas }
+    }
 }
 
 /// Carries out `bezant zookeeper`.

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use sentinel::Profile;
 
 use crate::limits::{CONNECTIONS_MAX, EVIDENCE_MAX, FRAME_BYTES_MAX_MAX, REPAIRS_AN_HOUR, SERVERS_MAX};
+use crate::member::my_id;
 use crate::tls::{ClientAuth, TlsConfig};
 
 /// How a server is set up.
@@ -189,6 +190,14 @@ impl Lines {
 }
 
 impl Config {
+    /// How many of the servers that it names are on this server's host, this one among them.
+    #[must_use]
+    pub fn servers_on_this_host(&self) -> usize {
+        let Some(ensemble) = &self.ensemble else { return 1 };
+        let me = my_id(&self.data).ok().and_then(|id| ensemble.servers.iter().find(|server| server.id == id));
+        me.map_or(1, |me| ensemble.servers.iter().filter(|server| server.host == me.host).count())
+    }
+
     /// The same with so many connections at most, where the system has no room for as many as the file allows.
     #[must_use]
     pub fn with_connections_within(mut self, most: usize) -> Self {

@@ -15,6 +15,7 @@ use runtime::LowPriority;
 use sentinel::{ConnectionId, Fields, Latency, Now, Peer, Server, Settings, State, latency_fields};
 use store::StoreError;
 use tokio::net::TcpListener;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -102,23 +103,11 @@ impl Running {
         let room = Arc::new(Room::new(&config));
         let admin_config = config.admin.clone();
         let (others, mut accepting) = others.map_or_else(|| (None, JoinSet::new()), |(others, tasks)| (Some(others), tasks));
-        thread::Builder::new()
-            .name("core".to_owned())
-            .spawn(move || {
-                let result = match others {
-                    None => Driver::open(&config, counters).and_then(|driver| {
-                        let _ = ready.send(());
-                        driver.run(inbox, stopping)
-                    }),
-                    Some(others) => MemberDriver::open(config, counters, others).and_then(|driver| {
-                        let _ = ready.send(());
-                        driver.run(inbox, stopping)
-                    }),
-                };
-                // Nobody may be waiting for the end any more.
-                let _ = end.send(result);
-            })
-            .map_err(StartError::Threads)?;
+        let work = Work { inbox, stopping, ready, end };
+        match others {
+            None => work.begin(move || Driver::open(&config, counters)),
+            Some(others) => work.begin(move || MemberDriver::open(config, counters, others)),
+        }?;
         let mut ended = ended;
         if is_ready.await.is_err() {
             (&mut ended).await.unwrap_or(Err(StartError::Gone))?;
@@ -285,6 +274,45 @@ pub(crate) fn sleep_for(wakes_at: Option<Time>, now: Time) -> Duration {
     wakes_at.map_or(FOREVER, |at| Duration::from_nanos(at.since(now)).min(FOREVER))
 }
 
+/// What drives a server's machine.
+pub(crate) trait Drive: Send + 'static {
+    /// Takes turns until it is to stop.
+    fn run(self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> impl Future<Output = Result<(), StartError>> + Send;
+}
+
+/// A server's work, from its start to its end.
+struct Work {
+    inbox: mpsc::Receiver<Event>,
+    stopping: oneshot::Receiver<()>,
+    ready: oneshot::Sender<()>,
+    end: oneshot::Sender<Result<(), StartError>>,
+}
+
+impl Work {
+    /// Comes back from the disk on a thread of its own, and goes on there: or as a task, where the process does all else on one thread as well.
+    fn begin<D: Drive>(self, open: impl FnOnce() -> Result<D, StartError> + Send + 'static) -> Result<(), StartError> {
+        let Self { inbox, stopping, ready, end } = self;
+        let handle = Handle::current();
+        let is_task = handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let work = move || {
+            let run = |driver: D| {
+                // Nobody may be waiting for it any more, nor for the end.
+                let _ = ready.send(());
+                driver.run(inbox, stopping)
+            };
+            match open().map(run) {
+                Err(error) => drop(end.send(Err(error))),
+                Ok(running) if is_task => drop(handle.spawn(async move { drop(end.send(running.await)) })),
+                Ok(running) => {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads);
+                    let _ = end.send(runtime.and_then(|runtime| runtime.block_on(running)));
+                }
+            }
+        };
+        thread::Builder::new().name("core".to_owned()).spawn(work).map(drop).map_err(StartError::Threads)
+    }
+}
+
 /// Waits until what a server that stops has said is sent, but not for long.
 pub(crate) async fn last_words(are_sent: impl Fn() -> bool) {
     let said = Instant::now();
@@ -311,17 +339,6 @@ impl Driver {
         Ok(Self { turns, clients: Clients::default(), waiting: VecDeque::new(), started })
     }
 
-    fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
-        runtime.block_on(self.turns(inbox, stopping))?;
-        let now = time_since(self.started);
-        let said = self.turns.begin(now).stepped_last(now).persist()?.sign(&mut NoSigner);
-        said.events.drain(..).for_each(|told| self.clients.tell(told));
-        drop(said);
-        runtime.block_on(last_words(|| self.clients.have_all()));
-        Ok(self.turns.into_machine().close()?)
-    }
-
     async fn turns(&mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
         let mut events = Vec::with_capacity(TURN_MAX);
         loop {
@@ -340,6 +357,8 @@ impl Driver {
             }
             self.waiting.extend(events.drain(..));
             self.turn(!inbox.is_empty())?;
+            // Others of this thread have their turn.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -362,6 +381,18 @@ impl Driver {
             self.waiting.push_front(rest);
         }
         Ok(())
+    }
+}
+
+impl Drive for Driver {
+    async fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
+        self.turns(inbox, stopping).await?;
+        let now = time_since(self.started);
+        let said = self.turns.begin(now).stepped_last(now).persist()?.sign(&mut NoSigner);
+        said.events.drain(..).for_each(|told| self.clients.tell(told));
+        drop(said);
+        last_words(|| self.clients.have_all()).await;
+        Ok(self.turns.into_machine().close()?)
     }
 }
 

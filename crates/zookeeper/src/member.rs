@@ -22,7 +22,7 @@ use types::{Party, ReplicaId, ShardId};
 use crate::clients::{Clients, Told};
 use crate::config::{Config, EnsembleConfig};
 use crate::connection::{Counters, Event};
-use crate::core::{StartError, last_words, measured, now_of, sleep_for, time_of, time_since};
+use crate::core::{Drive, StartError, last_words, measured, now_of, sleep_for, time_of, time_since};
 use crate::drill;
 use crate::durable::{DurableMember, End, Offer, Part};
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
@@ -72,7 +72,7 @@ fn digests(config: &Config) -> String {
 }
 
 /// Which server this is, as ZooKeeper has it: the file `myid` in the `dataDir`.
-fn my_id(data: &std::path::Path) -> Result<u8, StartError> {
+pub(crate) fn my_id(data: &std::path::Path) -> Result<u8, StartError> {
     let path = data.join("myid");
     let text = std::fs::read_to_string(&path);
     let id = text
@@ -236,9 +236,9 @@ impl Machine for MemberMachine {
         }
     }
 
-    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         if !self.is_ending() {
-            let sends = self.durable.member.leave();
+            let sends = self.durable.member.leave(now_of(now));
             sends.into_iter().for_each(|(to, message)| outbox.send(party(to), message));
         }
     }
@@ -266,6 +266,17 @@ impl Durable for MemberMachine {
 
 fn party(server: u16) -> Party {
     Party::Replica(ReplicaId { shard: ShardId(0), index: server })
+}
+
+impl Drive for MemberDriver {
+    async fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
+        self.turns(inbox, stopping).await?;
+        let now = time_since(self.started);
+        let last = self.turns.begin(now).stepped_last(now).persist()?.sign(&mut NoSigner);
+        hand_on(last, &self.others.links, &mut self.clients);
+        last_words(|| self.clients.have_all() && self.others.links.iter().all(|link| link.has_sent_all())).await;
+        Ok(self.turns.into_machine().durable.close()?)
+    }
 }
 
 /// Hands on what a turn said.
@@ -307,20 +318,12 @@ impl MemberDriver {
         Ok(Self { turns, others, clients: Clients::default(), waiting: VecDeque::new(), started })
     }
 
-    pub(crate) fn run(mut self, inbox: mpsc::Receiver<Event>, stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
-        runtime.block_on(self.turns(inbox, stopping))?;
-        let now = time_since(self.started);
-        let last = self.turns.begin(now).stepped_last(now).persist()?.sign(&mut NoSigner);
-        hand_on(last, &self.others.links, &mut self.clients);
-        runtime.block_on(last_words(|| self.clients.have_all() && self.others.links.iter().all(|link| link.has_sent_all())));
-        Ok(self.turns.into_machine().durable.close()?)
-    }
-
     async fn turns(&mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
         let mut heard = Heard { peers: Vec::with_capacity(PEER_WAITING_MAX), offered: None };
         while self.gather(&mut heard, &mut inbox, &mut stopping).await {
             self.turn(&mut heard)?;
+            // Others of this thread have their turn.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }
