@@ -134,7 +134,7 @@ fn reads_the_past(client: &Client) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::wrong("this cluster's engine does not keep the past, from which backups are taken").help(
-        "to copy what it holds, stop writing and read it with `bezant scan`; a cluster of the engine basil can be backed up while it runs",
+        "to copy what it holds, stop writing and read it, range by range, with `bezant scan LOW HIGH --limit N`; a cluster whose engine reads the past can be backed up while it runs",
     ))
 }
 

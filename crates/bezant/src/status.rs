@@ -85,7 +85,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_disks(&answers);
         up::warn_of_other_copies(place);
         shards(&topology, &answers);
-        if answers.iter().all(|(_, _, answer)| answer.is_err()) {
+        if answers.iter().all(|(_, _, answer)| answer.is_err()) && up::replica_folders(place).is_ok() {
             eprintln!("no replica answers: `bezant up {}` starts those whose folders are here", place.display());
         }
     }

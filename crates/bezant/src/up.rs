@@ -25,6 +25,8 @@ use config::{NodeConfig, replica_from_name};
 
 /// How often a starting or stopping node is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Where others start the rest of a cluster, a replica that has waited for them for so many seconds may wait for long.
+const WAITING_SECONDS_MIN: u64 = 3;
 /// The first descriptor after standard input, output and error.
 const FIRST_OWN_DESCRIPTOR: i32 = 3;
 /// How much of what a node logged is shown when it ended at its start.
@@ -284,7 +286,7 @@ fn config_of(folder: &Path) -> Result<Option<NodeConfig>, Failure> {
 }
 
 /// The folders of replicas that are here.
-fn replica_folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub fn replica_folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(folder).map_err(|error| {
         Failure::wrong(format!("there is no cluster here: {error}")).at(folder.display()).help("make one with `bezant init`")
     })?;
@@ -422,7 +424,9 @@ fn why_not(answer: Result<String, String>, cluster: ClusterId, replica: ReplicaI
     if !status::is_from(&status, cluster, replica) || status["pid"] != json!(pid) {
         return Some("somebody else answers at its HTTP port".to_owned());
     }
-    let is_ready = status["state"].as_str().is_some_and(|state| enough.contains(&state));
+    let state = status["state"].as_str().filter(|state| enough.contains(state));
+    // One that waits a moment for others that are there is about to do more than that.
+    let is_ready = state.is_some_and(|state| state != status::WAITING || status["uptime_seconds"].as_u64() >= Some(WAITING_SECONDS_MIN));
     let words = status["waits"].as_str().or(status["clock"]["words"].as_str());
     let because = words.map(|words| format!(": {}", tame(words, WORDS_LETTERS_MAX)));
     (!is_ready).then(|| format!("it is not ready{}", because.unwrap_or_default()))
@@ -451,7 +455,14 @@ mod tests {
             status[name] = value;
             why_not(Ok(status.to_string()), cluster, replica, 12, &["serving", "waiting"])
         };
-        assert_eq!((why("state", json!("serving")), why("state", json!("waiting"))), (None, None));
+        assert_eq!(why("state", json!("serving")), None);
+        let waiting_for = |seconds: u64| {
+            let status =
+                json!({"cluster": cluster.to_string(), "replica": "s0-r3", "pid": 12, "state": "waiting", "uptime_seconds": seconds});
+            why_not(Ok(status.to_string()), cluster, replica, 12, &[status::SERVING, status::WAITING])
+        };
+        assert!(waiting_for(WAITING_SECONDS_MIN - 1).is_some_and(|why| why.contains("not ready")));
+        assert_eq!(waiting_for(WAITING_SECONDS_MIN), None);
         assert_eq!(why("clock", json!({"words": "a word"})), None);
         let mut waiting = status.clone();
         (waiting["state"], waiting["waits"]) = (json!("waiting"), json!("waits for a leader"));
