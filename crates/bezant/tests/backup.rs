@@ -79,7 +79,7 @@ fn a_backup_goes_into_another_engine_with_more_faults_and_over_what_was_restored
     assert_eq!((&restored["content"], &restored["rows"]), (&taken["content"], &taken["rows"]));
     // Never a part for the whole.
     place.run(&["scan", "user", "user:", "--limit", "6000"]).expect(2).prints("").says("bezant scan --all");
-    place.run(&["backup", "take", "again.backup"]).expect(2).says("does not support reads of the past");
+    place.run(&["backup", "take", "again.backup"]).expect(2).says("does not keep the past");
     place.run(&["put", "zzz", "1"]).expect(0);
     place.run(&["backup", "restore", "all.backup", "--over"]).expect(3).says("other rows than the backup");
 }
