@@ -33,6 +33,7 @@ mod statements;
 mod status;
 mod up;
 
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -169,6 +170,16 @@ pub enum Cores {
     All,
     /// One client's few messages are best served by one thread.
     One,
+}
+
+impl Cores {
+    /// Those of one of so many servers on this host. Where these are more than its cores, each hand-over from one of a server's threads to another is
+    /// one more wait for a core, and it does nearly all its work on one.
+    #[must_use]
+    pub fn of_one_among(servers: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        if servers > cores { Self::PartOfOne } else { Self::Replicas }
+    }
 }
 
 impl Command {

@@ -57,12 +57,11 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// The threads that the replica is to have. Where more replicas share its host than that has cores, each hand-over from one of its
-    /// threads to another is one more wait for a core, and it does nearly all its work on one.
+    /// The threads that the replica is to have.
     pub fn cores(&self) -> Cores {
         // What is wrong with its files is said when it runs.
         let config = NodeConfig::load(&self.folder, bezant_client::ENGINES);
-        if config.is_ok_and(|config| core_percent(&config) < 100) { Cores::PartOfOne } else { Cores::Replicas }
+        config.map_or(Cores::Replicas, |config| Cores::of_one_among(config.topology.replicas_on_host_of(config.replica)))
     }
 }
 

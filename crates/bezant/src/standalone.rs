@@ -1,7 +1,6 @@
 //! `bezant zookeeper`: a server for ZooKeeper's clients, started from a `zoo.cfg`, by itself or one of several.
 
 use std::fs;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 
@@ -32,13 +31,12 @@ pub struct ZookeeperArgs {
 }
 
 impl ZookeeperArgs {
-    /// The threads that the server is to have, as for [a replica](crate::node::NodeArgs::cores).
+    /// The threads that the server is to have.
     pub fn cores(&self) -> Cores {
         // What is wrong with the file is said when it is served. A pipe is read once.
         let file = self.config.as_ref().filter(|file| file.is_file());
         let config = file.and_then(|file| Config::parse(&fs::read_to_string(file).ok()?).ok());
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        if config.is_some_and(|config| config.servers_on_this_host() > cores) { Cores::PartOfOne } else { Cores::Replicas }
+        config.map_or(Cores::Replicas, |config| Cores::of_one_among(config.servers_on_this_host()))
     }
 }
 

@@ -520,6 +520,22 @@ mod tests {
     }
 
     #[test]
+    fn servers_on_one_host_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().display();
+        let keys: String = (1..4).map(|id| format!("bezant.server.{id}={}\n", format!("0{id}").repeat(32))).collect();
+        let servers = "server.1=a:2888:3888;2181\nserver.2=a:2889:3889;2182\nserver.3=c:2888:3888;2183\n";
+        let several = Config::parse(&format!("dataDir={data}\nbezant.key=k\n{keys}{servers}")).expect("it is whole");
+        assert_eq!(several.servers_on_this_host(), 1, "it does not know which it is");
+        for (id, count) in [("1", 2), ("2", 2), ("3", 1), ("9", 1)] {
+            std::fs::write(folder.path().join("myid"), id).expect("it can be written");
+            assert_eq!(several.servers_on_this_host(), count, "server {id}");
+        }
+        let alone = Config::parse(&format!("dataDir={data}\nclientPort=1\n")).expect("it is whole");
+        assert_eq!(alone.servers_on_this_host(), 1);
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_line() {
         let wrong = |text: &str| Config::parse(text).expect_err("it is wrong").to_string();
         assert_eq!(wrong("clientPort=2181"), "dataDir is missing");

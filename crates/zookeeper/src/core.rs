@@ -1,4 +1,5 @@
-//! A server that runs: its sockets, and the thread that drives its machine (`alone.rs`, or `member.rs` where there are others).
+//! A server that runs: its sockets, and what drives its machine (`alone.rs`, or `member.rs` where there are others), on a thread of its own or as a
+//! task beside the sockets.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

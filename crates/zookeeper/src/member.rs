@@ -1,4 +1,4 @@
-//! A server among several as a machine ([`sentinel::ensemble`] with its disk), and the thread that drives it.
+//! A server among several as a machine ([`sentinel::ensemble`] with its disk), and what drives it.
 //!
 //! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it ([`machine::turn`]). When a server
 //! goes on from its disk, its clients have been disconnected.
