@@ -378,6 +378,7 @@ mutants! {
     IncarnationIgnored: "Zab, lost disks", "a server that began with an empty disk counts as what it was before";
     JoinedAtOnce: "Zab, lost disks", "a server that joins counts before it knows that it does";
     ApplyBelieved: "digests", "what says that it applied a transaction is believed, though the digest after it was not compared";
+    PreparedBelieved: "digests", "what a transaction was hashed to when it was prepared is believed when it is applied, whatever checksum it has by then";
     ReadUnseen: "digests", "a node is read, or a request refused for what it is, without a look at whether it is as transactions made it";
     SaidBeforeMajority: "an ensemble's server", "clients are told of what a majority does not have";
     OtherDigestAcknowledged: "an ensemble's server", "an entry is acknowledged that makes another digest than was foreseen";

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use jute::{Acl, Create, CreateMode, Id, Operation, ReadOperation, Request};
 
 use crate::node::Node;
+use crate::transaction::{Body, Change};
 use crate::{Corruption, Damage, NotWritten, Origin, Preparer, Profile, Proposal, SnapshotError, State, Transaction};
 
 const SESSION: i64 = 7;
@@ -225,6 +226,27 @@ fn a_leader_that_is_damaged_notices_it_itself_and_so_does_who_follows_it() {
 }
 
 #[test]
+fn what_is_not_as_it_was_prepared_is_hashed_again() {
+    for profile in LOOKING {
+        for proposal in [write("/a"), create("/a/x")] {
+            let (mut healthy, mut preparer) = state(profile);
+            let transaction = preparer.prepare(&healthy, proposal, origin());
+            let mut wrong = transaction.clone();
+            let Body::Changes(changes) = &mut wrong.body else { panic!("it succeeds") };
+            let (Change::SetData { data, .. } | Change::Create { data, .. }) = &mut changes[0] else { panic!("it writes") };
+            *data = Some(Bytes::from_static(b"nex"));
+            let mut other = healthy.clone();
+            assert!(other.apply_prepared(&wrong, &preparer).is_err(), "{profile:?}: other data");
+            let mut other = healthy.clone();
+            let late = Transaction { time_ms: transaction.time_ms ^ 1, ..transaction.clone() };
+            assert!(other.apply_prepared(&late, &preparer).is_err(), "{profile:?}: another time");
+            healthy.apply_prepared(&transaction, &preparer).expect("it is as it was prepared");
+            assert_eq!(healthy.checksum(), healthy.recomputed_checksum(), "{profile:?}");
+        }
+    }
+}
+
+#[test]
 fn a_transaction_dropped_doubled_or_out_of_order_is_noticed_at_once() {
     let (mut leader, mut preparer) = state(Profile::Sha256Wide);
     let (follower, _) = state(Profile::Sha256Wide);
@@ -256,7 +278,7 @@ fn the_same_wrong_bit_in_two_nodes_can_cancel_out_under_crc32_and_under_nothing_
         let mut summary = after.nodes.get(path).expect("it is there").summary();
         let mut leaf = |data: u64| {
             summary.set_data(Profile::Crc32, Some(Bytes::copy_from_slice(&data.to_be_bytes())));
-            u64::from_be_bytes(*summary.leaf(Profile::Crc32, path).0.first_chunk().expect("a leaf is longer"))
+            u64::from_be_bytes(*summary.leaf(Profile::Crc32, path).hash.0.first_chunk().expect("a leaf is longer"))
         };
         leaf(data ^ 1).wrapping_sub(leaf(data))
     };

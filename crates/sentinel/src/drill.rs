@@ -111,15 +111,15 @@ impl State {
         let zxid = transaction.zxid;
         match self.drill.take() {
             Some(Damage::Double) => {
-                self.apply_once(transaction)?;
+                self.apply_once(transaction, None)?;
                 self.zxid = zxid - 1;
-                self.apply_once(transaction)
+                self.apply_once(transaction, None)
             }
             Some(Damage::Write) => match transaction.with_damaged_data() {
-                Some(damaged) => self.apply_once(&damaged),
+                Some(damaged) => self.apply_once(&damaged, None),
                 None => {
                     self.drill = Some(Damage::Write);
-                    self.apply_once(transaction)
+                    self.apply_once(transaction, None)
                 }
             },
             Some(damage) => {
@@ -128,10 +128,10 @@ impl State {
                 Ok(Applied::default())
             }
             None => {
-                let applied = self.apply_once(transaction)?;
+                let applied = self.apply_once(transaction, None)?;
                 if let Some(late) = self.held.take() {
                     self.zxid = late.zxid - 1;
-                    self.apply_once(&late)?;
+                    self.apply_once(&late, None)?;
                     self.zxid = zxid;
                 }
                 Ok(applied)

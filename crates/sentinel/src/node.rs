@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use jute::{Acl, Stat};
+use mutants::{Mutant, broken};
 use types::Direction;
 
 use crate::digest::{Leaf, Profile, WideSum};
@@ -241,9 +242,8 @@ pub(crate) struct Node {
     pub(crate) stat: Persisted,
     pub(crate) children: Children,
     /// The hash of the data, so that a change of the rest does not hash them again.
-    pub(crate) data_hash: Leaf,
-    /// Checksums of the data, and of all else that the leaf covers: they cost little enough to be looked at with every read.
-    data_crc: u32,
+    pub(crate) data_hash: Hashed,
+    /// The checksum of all else that the leaf covers, and of the leaf. Like that of the data, it costs little enough to be looked at with every read.
     head_crc: u32,
     /// The node's leaf, as it is in the digest of the state.
     pub(crate) leaf: Leaf,
@@ -269,31 +269,57 @@ pub(crate) struct Summary {
     pub(crate) children_sum: WideSum,
     pub(crate) data: Option<Bytes>,
     /// The hash of the data.
-    pub(crate) data_hash: Leaf,
+    pub(crate) data_hash: Hashed,
 }
 
-/// The hash of a node's data.
-pub(crate) fn data_hash(profile: Profile, data: Option<&Bytes>) -> Leaf {
-    profile.hash(data.map_or(&[], |data| &data[..]))
+/// A hash, and a checksum of what it is the hash of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hashed {
+    pub(crate) crc: u32,
+    pub(crate) hash: Leaf,
 }
 
-fn data_crc(profile: Profile, data: Option<&Bytes>) -> u32 {
-    data.filter(|_| profile != Profile::Off).map_or(0, |data| crc32fast::hash(data))
+impl Hashed {
+    /// Hashes `bytes`, unless they have the checksum of what was hashed in `before`.
+    fn new(profile: Profile, bytes: &[u8], before: Option<Self>) -> Self {
+        if profile == Profile::Off {
+            return Self::default();
+        }
+        let crc = crc32fast::hash(bytes);
+        match before {
+            Some(before) if before.crc == crc || broken(Mutant::PreparedBelieved) => before,
+            _ => Self { crc, hash: profile.hash(bytes) },
+        }
+    }
+
+    /// Of a node's data.
+    pub(crate) fn of_data(profile: Profile, data: Option<&Bytes>, before: Option<Self>) -> Self {
+        Self::new(profile, data.map_or(&[], |data| &data[..]), before)
+    }
+}
+
+fn data_crc(data: Option<&Bytes>) -> u32 {
+    data.map_or(0, |data| crc32fast::hash(data))
+}
+
+/// Of a leaf and of its input. As a sum: with the profile `crc32`, a checksum over one behind the other would depend on the input less than it does.
+fn head_crc(input_crc: u32, leaf: &Leaf) -> u32 {
+    input_crc ^ crc32fast::hash(&leaf.0)
 }
 
 impl Summary {
     /// Puts other data there.
     pub(crate) fn set_data(&mut self, profile: Profile, data: Option<Bytes>) {
-        self.data_hash = data_hash(profile, data.as_ref());
+        self.data_hash = Hashed::of_data(profile, data.as_ref(), None);
         self.data = data;
     }
 
-    /// The leaf of the node at `path`. Each field has a fixed width or stands behind its length, so that no two nodes have one input.
-    pub(crate) fn leaf(&self, profile: Profile, path: &str) -> Leaf {
-        if profile == Profile::Off { Leaf::default() } else { profile.hash(&self.input(path)) }
+    /// The leaf of the node at `path`.
+    pub(crate) fn leaf(&self, profile: Profile, path: &str) -> Hashed {
+        if profile == Profile::Off { Hashed::default() } else { Hashed::new(profile, &self.input(path), None) }
     }
 
-    /// What the leaf is the hash of.
+    /// What the leaf is the hash of. Each field has a fixed width or stands behind its length, so that no two nodes have one input.
     fn input(&self, path: &str) -> Vec<u8> {
         let mut input = Vec::with_capacity(256 + path.len());
         input.push(NODE_LEAF);
@@ -315,7 +341,7 @@ impl Summary {
         input.extend_from_slice(&self.children_sum.to_bytes());
         input.push(u8::from(self.data.is_some()));
         put_length(&mut input, self.data.as_ref().map_or(0, Bytes::len));
-        input.extend_from_slice(&self.data_hash.0);
+        input.extend_from_slice(&self.data_hash.hash.0);
         input
     }
 }
@@ -339,50 +365,41 @@ pub(crate) fn session_leaf(profile: Profile, id: i64, timeout_ms: i32, password:
 }
 
 impl Node {
-    pub(crate) fn new(profile: Profile, data: Option<Bytes>, acl: Arc<[Acl]>, stat: Persisted) -> Self {
-        let mut node = Self {
-            data: None,
-            acl,
-            stat,
-            children: Children::default(),
-            data_hash: Leaf::default(),
-            data_crc: 0,
-            head_crc: 0,
-            leaf: Leaf::default(),
-        };
-        node.put_data(profile, data);
-        node
+    /// With data whose hash was `prepared`, if it was.
+    pub(crate) fn new(profile: Profile, data: Option<Bytes>, acl: Arc<[Acl]>, stat: Persisted, prepared: Option<Hashed>) -> Self {
+        let data_hash = Hashed::of_data(profile, data.as_ref(), prepared);
+        Self { data, acl, stat, children: Children::default(), data_hash, head_crc: 0, leaf: Leaf::default() }
     }
 
-    /// Puts other data there, and gives those that were.
-    pub(crate) fn put_data(&mut self, profile: Profile, data: Option<Bytes>) -> Option<Bytes> {
-        (self.data_hash, self.data_crc) = (data_hash(profile, data.as_ref()), data_crc(profile, data.as_ref()));
+    /// Puts other data there, whose hash was `prepared`, if it was. Gives those that were there.
+    pub(crate) fn put_data(&mut self, profile: Profile, data: Option<Bytes>, prepared: Option<Hashed>) -> Option<Bytes> {
+        self.data_hash = Hashed::of_data(profile, data.as_ref(), prepared);
         std::mem::replace(&mut self.data, data)
     }
 
     /// Hashes what there is for another profile.
     pub(crate) fn rehash(&mut self, profile: Profile) {
         let data = self.data.take();
-        self.put_data(profile, data);
+        self.put_data(profile, data, None);
         self.children.rehash(profile);
     }
 
-    /// Hashes the node as it is now.
-    pub(crate) fn seal(&mut self, profile: Profile, path: &str) {
+    /// Hashes the node as it is now. Its leaf was `prepared`, if it was.
+    pub(crate) fn seal(&mut self, profile: Profile, path: &str, prepared: Option<Hashed>) {
         if profile != Profile::Off {
-            let input = self.summary().input(path);
-            (self.leaf, self.head_crc) = (profile.hash(&input), crc32fast::hash(&input));
+            let Hashed { crc, hash } = Hashed::new(profile, &self.summary().input(path), prepared);
+            (self.leaf, self.head_crc) = (hash, head_crc(crc, &hash));
         }
     }
 
-    /// Whether what is read of the node is as it was when it was hashed.
-    pub(crate) fn is_as_sealed(&self, profile: Profile, path: &str, part: Part) -> bool {
+    /// Whether what is read of the node is as it was when it was hashed, under any profile but `Off`.
+    pub(crate) fn is_as_sealed(&self, path: &str, part: Part) -> bool {
         let is_whole = match part {
             Part::Head => true,
-            Part::Data => self.data_crc == data_crc(profile, self.data.as_ref()),
+            Part::Data => self.data_hash.crc == data_crc(self.data.as_ref()),
             Part::Children => self.children.are_whole(),
         };
-        is_whole && self.head_crc == crc32fast::hash(&self.summary().input(path))
+        is_whole && self.head_crc == head_crc(crc32fast::hash(&self.summary().input(path)), &self.leaf)
     }
 
     pub(crate) fn summary(&self) -> Summary {
@@ -399,9 +416,9 @@ impl Node {
     /// The leaf, computed from the node alone and from nothing that was kept of it.
     pub(crate) fn recomputed_leaf(&self, profile: Profile, path: &str) -> Leaf {
         let mut summary = self.summary();
-        summary.data_hash = data_hash(profile, self.data.as_ref());
+        summary.data_hash = Hashed::of_data(profile, self.data.as_ref(), None);
         summary.children_sum = self.children.recomputed(profile);
-        summary.leaf(profile, path)
+        summary.leaf(profile, path).hash
     }
 
     /// What differs between this node and the one at the same path elsewhere.

@@ -14,7 +14,7 @@ use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
 use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::limits::{EPHEMERAL_BYTES_MAX, EPHEMERAL_PATH_BYTES, TRANSACTION_BYTES_MAX};
-use crate::node::{Lifetime, Persisted, Summary, TTL_MS_MAX, data_hash, session_leaf};
+use crate::node::{Hashed, Lifetime, Persisted, Summary, TTL_MS_MAX, session_leaf};
 use crate::path::{ROOT, is_fixed, is_valid, split};
 use crate::quota::{self, Record, Usage};
 use crate::state::{State, next_version};
@@ -68,7 +68,7 @@ pub struct Origin<'a> {
 }
 
 /// A node as it will be: nothing when it will be gone.
-type Future = Option<(Summary, Leaf)>;
+type Future = Option<(Summary, Hashed)>;
 
 /// Prepares transactions, one after the other.
 #[derive(Debug)]
@@ -170,16 +170,16 @@ impl Preparer {
         let mut touched = Vec::with_capacity(staged.len());
         for (path, summary) in staged {
             let before = match self.futures.get(&path) {
-                Some((_, future)) => future.as_ref().map(|(_, leaf)| *leaf),
+                Some((_, future)) => future.as_ref().map(|(_, leaf)| leaf.hash),
                 None => state.nodes.get(&path).map(|node| node.leaf),
             };
             let future = summary.map(|summary| {
-                let leaf = if state.is_realtime { summary.leaf(state.profile, &path) } else { Leaf::default() };
+                let leaf = if state.is_realtime { summary.leaf(state.profile, &path) } else { Hashed::default() };
                 (summary, leaf)
             });
             if state.profile != Profile::Off && state.is_realtime {
                 before.iter().for_each(|leaf| self.foreseen.subtract(leaf));
-                future.iter().for_each(|(_, leaf)| self.foreseen.add(leaf));
+                future.iter().for_each(|(_, leaf)| self.foreseen.add(&leaf.hash));
             }
             touched.push(path.clone());
             self.futures.insert(path, (zxid, future));
@@ -198,6 +198,12 @@ impl Preparer {
             Body::Changes(_) | Body::Failed { .. } => {}
         }
         self.outstanding.push_back((zxid, touched));
+    }
+
+    /// The node at `path` as this transaction leaves it behind, unless a later one that was prepared touches it too.
+    pub(crate) fn left_behind(&self, zxid: i64, path: &str) -> Option<&(Summary, Hashed)> {
+        let (last, future) = self.futures.get(path)?;
+        future.as_ref().filter(|_| *last == zxid)
     }
 
     /// The transaction was applied: what it left behind is in the state now.
@@ -354,7 +360,7 @@ impl Staging<'_> {
             children: 0,
             children_sum: Default::default(),
             data: data.clone(),
-            data_hash: data_hash(self.hashing(), data.as_ref()),
+            data_hash: Hashed::of_data(self.hashing(), data.as_ref(), None),
         };
         self.staged.insert(path.clone(), Some(summary));
         self.has_quota |= quota::limited_by(&path).is_some();

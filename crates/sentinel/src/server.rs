@@ -536,7 +536,7 @@ impl Server {
         if let Body::Failed { .. } = transaction.body {
             self.state.look_at_met(&paths)?;
         }
-        let mut applied = self.state.apply(&transaction)?;
+        let mut applied = self.state.apply_prepared(&transaction, &self.preparer)?;
         self.state.check_applied(&transaction, &applied)?;
         self.preparer.applied(&transaction);
         self.statistics.transactions += 1;

@@ -153,7 +153,7 @@ impl State {
         reader.finish()?;
         state.join_children(&leaves)?;
         for (path, leaf) in &leaves {
-            state.refresh(path, None);
+            state.refresh(path, None, None);
             let found = state.nodes.get(path).map(|node| node.leaf);
             if found != Some(*leaf) {
                 let digests = found.map(|found| Box::new((Checksum(leaf.0), Checksum(found.0))));
@@ -237,5 +237,5 @@ fn read_node(reader: &mut Reader<'_>, profile: Profile) -> Result<(String, Node,
         aversion: reader.int()?,
     };
     reader.finish()?;
-    Ok((path, Node::new(profile, data, acl.into(), stat), leaf))
+    Ok((path, Node::new(profile, data, acl.into(), stat, None), leaf))
 }

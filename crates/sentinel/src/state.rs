@@ -13,8 +13,9 @@ use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::drill::Damage;
 use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX, EPHEMERAL_PATH_BYTES};
-use crate::node::{Lifetime, Node, Part, Persisted, session_leaf};
+use crate::node::{Hashed, Lifetime, Node, Part, Persisted, session_leaf};
 use crate::path::{CONFIG, QUOTA, ROOT, SERVICE, is_valid, split};
+use crate::prepare::Preparer;
 use crate::quota::{self, Record, Usage};
 use crate::transaction::{Body, Change, Transaction};
 use crate::tree::Nodes;
@@ -101,15 +102,31 @@ pub struct State {
 }
 
 /// The nodes that a transaction touches.
-#[derive(Default)]
-struct Touched {
+struct Touched<'a> {
+    zxid: i64,
+    /// Who prepared the transaction here, and may have hashed what it writes.
+    preparer: Option<&'a Preparer>,
     /// The leaf of each before it, which is stale now.
     leaves: BTreeMap<String, Option<Leaf>>,
     /// The first that did not hash to its leaf any more when it was touched.
     damaged: Option<(String, Checksum, Checksum)>,
 }
 
-impl Touched {
+impl Touched<'_> {
+    /// What was hashed of the data when the transaction was prepared, and of the node after it.
+    fn prepared(&self, path: &str) -> Option<(Hashed, Hashed)> {
+        let (summary, leaf) = self.preparer?.left_behind(self.zxid, path)?;
+        Some((summary.data_hash, *leaf))
+    }
+
+    fn prepared_data(&self, path: &str) -> Option<Hashed> {
+        self.prepared(path).map(|(data, _)| data)
+    }
+
+    fn prepared_leaf(&self, path: &str) -> Option<Hashed> {
+        self.prepared(path).map(|(_, leaf)| leaf)
+    }
+
     fn new_node(&mut self, path: &str) {
         self.leaves.entry(path.to_owned()).or_default();
     }
@@ -125,14 +142,14 @@ impl State {
         for (path, acl) in fixed {
             // ZooKeeper sets this ACL without asking for a version, which leaves it at −1.
             let stat = Persisted { aversion: if path == CONFIG { -1 } else { 0 }, ..Persisted::default() };
-            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, stat));
+            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, stat, None));
         }
         for path in [SERVICE, QUOTA, CONFIG] {
             let (parent, name) = split(path).expect("these are not the root");
             state.nodes.get_mut(parent).expect("parents were made first").children.insert(name, profile);
         }
         for path in [ROOT, SERVICE, QUOTA, CONFIG] {
-            state.refresh(path, None);
+            state.refresh(path, None, None);
         }
         state
     }
@@ -233,7 +250,7 @@ impl State {
             return Ok(());
         }
         let Some(node) = self.nodes.get(path) else { return self.look_for_lost(path) };
-        if node.is_as_sealed(self.profile, path, part) {
+        if node.is_as_sealed(path, part) {
             return Ok(());
         }
         let recomputed = node.recomputed_leaf(self.profile, path);
@@ -275,7 +292,7 @@ impl State {
         for path in paths {
             let node = self.nodes.get_mut(&path).expect("it was there just now");
             node.rehash(profile);
-            self.refresh(&path, None);
+            self.refresh(&path, None, None);
         }
         for (id, session) in &mut self.sessions {
             session.leaf = session_leaf(profile, *id, session.timeout_ms, &session.password);
@@ -305,10 +322,21 @@ impl State {
         if self.drill.is_some() || self.held.is_some() {
             return self.misapply(transaction);
         }
-        self.apply_once(transaction)
+        self.apply_once(transaction, None)
     }
 
-    pub(crate) fn apply_once(&mut self, transaction: &Transaction) -> Result<Applied, Corruption> {
+    /// As [`State::apply`], for whoever prepared it: what has the checksum that it had then is not hashed again.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn apply_prepared(&mut self, transaction: &Transaction, preparer: &Preparer) -> Result<Applied, Corruption> {
+        if self.drill.is_some() || self.held.is_some() {
+            return self.misapply(transaction);
+        }
+        self.apply_once(transaction, Some(preparer).filter(|_| self.is_realtime))
+    }
+
+    pub(crate) fn apply_once(&mut self, transaction: &Transaction, preparer: Option<&Preparer>) -> Result<Applied, Corruption> {
         let corrupt = |path: Option<&str>, what: &str| Corruption {
             zxid: transaction.zxid,
             path: path.map(str::to_owned),
@@ -319,7 +347,7 @@ impl State {
             return Err(corrupt(None, "a transaction is not newer than the last"));
         }
         let mut applied = Applied::default();
-        let mut touched = Touched::default();
+        let mut touched = Touched { zxid: transaction.zxid, preparer, leaves: BTreeMap::new(), damaged: None };
         match &transaction.body {
             Body::Failed { .. } => {}
             Body::Changes(changes) => {
@@ -350,12 +378,12 @@ impl State {
                 }
             }
         }
-        if let Some((path, expected, found)) = touched.damaged {
+        if let Some((path, expected, found)) = touched.damaged.take() {
             let digests = Some(Box::new((expected, found)));
             return Err(Corruption { digests, ..corrupt(Some(&path), "a node that is to be changed does not hash to its leaf") });
         }
-        for (path, before) in touched.leaves {
-            self.refresh(&path, before);
+        for (path, before) in std::mem::take(&mut touched.leaves) {
+            self.refresh(&path, before, touched.prepared_leaf(&path));
         }
         self.zxid = transaction.zxid;
         applied.compared = self.check_foreseen(transaction)?;
@@ -408,7 +436,7 @@ impl State {
         &mut self,
         change: &Change,
         transaction: &Transaction,
-        touched: &mut Touched,
+        touched: &mut Touched<'_>,
         applied: &mut Applied,
     ) -> Result<(), &'static str> {
         let (zxid, time) = (transaction.zxid, transaction.time_ms);
@@ -425,17 +453,17 @@ impl State {
             Change::Create { path, data, acl, owner, parent_cversion } => {
                 let stat =
                     Persisted { czxid: zxid, mzxid: zxid, ctime: time, mtime: time, owner: *owner, pzxid: zxid, ..Persisted::default() };
-                let node = Node::new(self.profile, data.clone(), acl.clone(), stat);
+                let node = Node::new(self.profile, data.clone(), acl.clone(), stat, touched.prepared_data(path));
                 Some(self.create(path, node, *parent_cversion, touched, applied)?)
             }
             Change::SetData { path, data, version } => {
-                let profile = self.profile;
+                let (profile, prepared) = (self.profile, touched.prepared_data(path));
                 let node = self.touch(touched, path).ok_or("data are written of a node that is not there")?;
                 if next_version(node.stat.version) != *version {
                     return Err("data are written of a node with another version");
                 }
                 node.stat = Persisted { version: *version, mzxid: zxid, mtime: time, ..node.stat };
-                let before = node.put_data(profile, data.clone());
+                let before = node.put_data(profile, data.clone(), prepared);
                 let (stat, acl) = (node.stat(), node.acl.clone());
                 self.data_bytes = self.data_bytes + length(data.as_ref()) - length(before.as_ref());
                 self.count_usage(path, Usage::of_change(before.as_ref(), data.as_ref()), touched);
@@ -461,7 +489,7 @@ impl State {
         path: &str,
         mut node: Node,
         parent_cversion: i32,
-        touched: &mut Touched,
+        touched: &mut Touched<'_>,
         applied: &mut Applied,
     ) -> Result<Stat, &'static str> {
         let (parent_path, name) = split(path).filter(|_| is_valid(path)).ok_or("a node is created with an impossible path")?;
@@ -496,7 +524,7 @@ impl State {
         Ok(stat)
     }
 
-    fn delete(&mut self, path: &str, zxid: i64, touched: &mut Touched, applied: &mut Applied) -> Result<(), &'static str> {
+    fn delete(&mut self, path: &str, zxid: i64, touched: &mut Touched<'_>, applied: &mut Applied) -> Result<(), &'static str> {
         let (parent_path, name) = split(path).ok_or("the root is deleted")?;
         let node = self.touch(touched, path).ok_or("a node is deleted that is not there")?;
         if node.children.len() > 0 {
@@ -533,7 +561,7 @@ impl State {
     }
 
     /// Counts what is used more at `path` for the nearest quota.
-    fn count_usage(&mut self, path: &str, more: Usage, touched: &mut Touched) {
+    fn count_usage(&mut self, path: &str, more: Usage, touched: &mut Touched<'_>) {
         if self.limited.is_empty() {
             return;
         }
@@ -545,10 +573,10 @@ impl State {
     }
 
     /// Writes how much is used. That is no client's change: the node keeps its stat, and nobody is told.
-    fn write_usage(&mut self, stats: &str, record: &Record, touched: &mut Touched) {
-        let profile = self.profile;
+    fn write_usage(&mut self, stats: &str, record: &Record, touched: &mut Touched<'_>) {
+        let (profile, prepared) = (self.profile, touched.prepared_data(stats));
         let Some(node) = self.touch(touched, stats) else { return };
-        let before = node.put_data(profile, Some(record.write()));
+        let before = node.put_data(profile, Some(record.write()), prepared);
         let after = length(node.data.as_ref());
         self.data_bytes = self.data_bytes + after - length(before.as_ref());
     }
@@ -607,22 +635,21 @@ impl State {
 
     /// The node at `path`, to be changed: its leaf is stale from now on. Whoever leads has foreseen the change from the same node, so damage
     /// that is there already has to be seen here, before it is hashed into a new leaf.
-    fn touch(&mut self, touched: &mut Touched, path: &str) -> Option<&mut Node> {
+    fn touch(&mut self, touched: &mut Touched<'_>, path: &str) -> Option<&mut Node> {
         let node = self.nodes.get_mut(path)?;
         if !touched.leaves.contains_key(path) {
-            if self.is_realtime && touched.damaged.is_none() {
-                let found = node.summary().leaf(self.profile, path);
-                if found != node.leaf {
-                    touched.damaged = Some((path.to_owned(), Checksum(node.leaf.0), Checksum(found.0)));
-                }
+            let is_looked_at = self.is_realtime && self.profile != Profile::Off && touched.damaged.is_none();
+            if is_looked_at && !node.is_as_sealed(path, Part::Head) {
+                let found = node.summary().leaf(self.profile, path).hash;
+                touched.damaged = Some((path.to_owned(), Checksum(node.leaf.0), Checksum(found.0)));
             }
             touched.leaves.insert(path.to_owned(), Some(node.leaf));
         }
         Some(node)
     }
 
-    /// Brings the digest up to date with the node at `path`, whose leaf was `before`.
-    pub(crate) fn refresh(&mut self, path: &str, before: Option<Leaf>) {
+    /// Brings the digest up to date with the node at `path`, whose leaf was `before`. Its leaf now was `prepared`, if it was.
+    pub(crate) fn refresh(&mut self, path: &str, before: Option<Leaf>, prepared: Option<Hashed>) {
         if self.profile == Profile::Off {
             return;
         }
@@ -630,7 +657,7 @@ impl State {
             self.digest.subtract(&before);
         }
         if let Some(node) = self.nodes.get_mut(path) {
-            node.seal(self.profile, path);
+            node.seal(self.profile, path, prepared);
             self.digest.add(&node.leaf);
         }
     }

@@ -62,7 +62,7 @@ fn run(profile: Profile, proposals: Vec<(i64, Proposal)>, ahead: usize) -> (Stat
         let mut bytes = Vec::new();
         transaction.encode(&mut bytes);
         assert_eq!(Transaction::decode(&bytes).as_ref(), Ok(&transaction));
-        let applied = leader.apply(&transaction).expect("what the leader foresaw is what it finds");
+        let applied = leader.apply_prepared(&transaction, preparer).expect("what the leader foresaw is what it finds");
         preparer.applied(&transaction);
         assert_eq!(follower.apply(&transaction), Ok(applied), "the follower finds the same");
         assert_eq!(leader.checksum(), follower.checksum());
