@@ -73,6 +73,10 @@ impl<B: StorageBackend> Machine for Server<B> {
         self.node.end_turn(now, outbox);
     }
 
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.node.leave(now, outbox);
+    }
+
     fn deadline(&self) -> Option<Time> {
         let janitor = self.janitor.deadline();
         Some(self.node.deadline().map_or(janitor, |at| at.min(janitor)))

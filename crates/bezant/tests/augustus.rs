@@ -24,6 +24,11 @@ fn four_replicas_run_transactions_and_scans() {
     let text = place.ask("s0-r0", "/metrics").expect("it answers");
     let families = exposition::read(&text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
     assert!(families.contains_key("bezant_store_journal_bytes"), "{text}");
+    let view = || place.count_of("s0-r1", "order", "view");
+    assert_eq!(view(), 0);
+    place.signal("s0-r0", Signal::TERM);
+    eventually("its leader that is stopped hands over, though nobody asks for anything", || view() >= 1);
+    place.run(&["put", "b", "4"]).expect(0).says("committed");
 }
 
 #[test]

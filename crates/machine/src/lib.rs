@@ -86,7 +86,8 @@ pub trait Machine: Sized {
         let _ = (now, outbox);
     }
 
-    /// This turn is its last, as it stops in good order: says what others would otherwise have to find out. Most have nothing to say.
+    /// This turn is its last, as it stops in good order: says what others would otherwise have to find out. Most have nothing to say. Who says something to
+    /// itself then, as by signing, has one more turn for that, and leaves again.
     fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         let _ = (now, outbox);
     }

@@ -311,7 +311,7 @@ impl<'a, M: Machine> Turn<'a, M> {
         stepped
     }
 
-    /// Takes no more inputs, and no turn will follow: nothing can wait for one, and the machine [leaves](Machine::leave).
+    /// Takes no more inputs, and no turn will follow but for what the machine says to itself: nothing can wait for one, and it [leaves](Machine::leave).
     pub fn stepped_last(self, now: Time) -> Stepped<'a, M> {
         let mut stepped = self.ended(now);
         let Turns { machine, outbox, .. } = &mut *stepped.turns;

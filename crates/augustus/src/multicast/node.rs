@@ -111,6 +111,10 @@ impl<A: Application<Answer = Said>, B: StorageBackend> Machine for Node<A, B> {
         self.speak(outbox, |replica, outbox| replica.end_turn(now, outbox));
     }
 
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.speak(outbox, |replica, outbox| replica.leave(now, outbox));
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.replica.deadline()
     }

@@ -100,7 +100,7 @@ impl<A: Application> Replica<A> {
                 self.rebuild = None;
                 self.log(&Record::Rebuilt(view));
                 if view > self.entered {
-                    self.leave(now, view, outbox);
+                    self.leave_for(now, view, outbox);
                 }
             }
         }

@@ -623,6 +623,10 @@ impl<A: Application> Machine for Replica<A> {
         self.queries.end_turn();
     }
 
+    fn leave(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.hand_over(now, outbox);
+    }
+
     fn deadline(&self) -> Option<Time> {
         let queries = self.queries.is_ready(self.delivered).then_some(self.last_tick);
         [Some(self.tick_due()), self.pool.deadline(), self.view_deadline, queries].into_iter().flatten().min()

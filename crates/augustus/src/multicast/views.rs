@@ -46,7 +46,15 @@ impl<A: Application> Replica<A> {
     pub(super) fn give_up_view(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         self.failed_views = (self.failed_views + 1).min(DOUBLINGS_MAX);
         self.calm_since = now;
-        self.leave(now, self.view + 1, outbox);
+        self.leave_for(now, self.view + 1, outbox);
+    }
+
+    /// This replica stops. If it leads, the others would have to find that out by its silence: so it leaves its view, and they [follow](Self::join).
+    pub(super) fn hand_over(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let leads = self.quorum.leader(self.view) == self.me.index;
+        if leads && self.is_in_view() {
+            self.leave_for(now, self.view + 1, outbox);
+        }
     }
 
     /// Something was delivered. When that has gone on for long, leaders have to be quicker again.
@@ -61,7 +69,7 @@ impl<A: Application> Replica<A> {
     }
 
     /// Leaves all views before `view`.
-    pub(super) fn leave(&mut self, now: Time, view: u64, outbox: &mut OutboxOf<Self>) {
+    pub(super) fn leave_for(&mut self, now: Time, view: u64, outbox: &mut OutboxOf<Self>) {
         self.view = view;
         self.view_deadline = None;
         if !broken(Mutant::LeftUnlogged) {
@@ -131,11 +139,11 @@ impl<A: Application> Replica<A> {
         views.sort_unstable_by(|one, other| other.cmp(one));
         let needed = if broken(Mutant::JoinedByOne) { 1 } else { self.quorum.weak() };
         if let Some(view) = views.get(needed - 1).filter(|view| **view > self.view && !self.is_rebuilding() && !broken(Mutant::Unjoined)) {
-            self.leave(now, *view, outbox);
+            self.leave_for(now, *view, outbox);
         }
         let has_left = self.view_changes.get(&self.quorum.leader(self.view)).is_some_and(|(vote, _)| vote.view > self.view);
         if has_left && self.is_in_view() && !broken(Mutant::LeaderGoneUnfollowed) {
-            self.leave(now, self.view + 1, outbox);
+            self.leave_for(now, self.view + 1, outbox);
         }
     }
 

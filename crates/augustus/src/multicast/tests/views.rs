@@ -28,6 +28,63 @@ fn a_leader_that_is_gone_is_replaced() {
     assert_eq!(entered(&world, 0), 1, "it hears how the view began");
 }
 
+/// Each in its turn, while no time passes; and it comes back as a follower.
+#[test]
+fn a_leader_that_is_stopped_hands_over() {
+    let mut world = World::new();
+    world.ask_all(&request(1, 1, "a"));
+    world.settle();
+    for index in 0..4 {
+        world.stop(index);
+        let others: Vec<u16> = (0..4).filter(|other| *other != index).collect();
+        world.ask(&request(1, 2 + u64::from(index), "b"), &others);
+        world.settle();
+        assert!(others.iter().all(|other| entered(&world, *other) == 1 + u64::from(index)));
+        world.assert_delivered(&others, (1..=2 + u64::from(index)).map(|number| key(1, number)).collect());
+        world.start(index);
+        world.run_ms(3_000);
+    }
+    world.assert_delivered(ALL, (1..=5).map(|number| key(1, number)).collect());
+    assert!(ALL.iter().all(|index| entered(&world, *index) == 4));
+}
+
+/// As a whole cluster is, whether the others still hear of it or not. Then its next leader serves soon after they are back, though nobody has asked for anything.
+#[test]
+fn a_leader_that_is_stopped_with_all_others_costs_no_timeout() {
+    for is_heard in [false, true] {
+        let mut world = World::new();
+        world.ask_all(&request(1, 1, "a"));
+        world.settle();
+        for index in 0..4 {
+            world.stop(index);
+            if is_heard {
+                world.settle();
+            }
+        }
+        ALL.iter().for_each(|index| world.start(*index));
+        world.run_ms(300);
+        let leads = |index: &u16| u64::from(world.node(*index).replica().leader());
+        assert!(ALL.iter().all(|index| leads(index) == entered(&world, *index) % 4), "each is in its view, {is_heard}");
+        world.ask_all(&request(1, 2, "b"));
+        world.settle();
+        world.assert_delivered(ALL, vec![key(1, 1), key(1, 2)]);
+    }
+}
+
+#[test]
+fn a_follower_that_is_stopped_stays_in_its_view() {
+    let mut world = World::new();
+    world.stop(2);
+    world.ask_all(&request(1, 1, "a"));
+    world.settle();
+    world.assert_delivered(&[0, 1, 3], vec![key(1, 1)]);
+    world.start(2);
+    assert_eq!(world.node(2).replica().leader(), 0);
+    world.run_ms(3_000);
+    assert!(ALL.iter().all(|index| entered(&world, *index) == 0));
+    world.assert_delivered(ALL, vec![key(1, 1)]);
+}
+
 /// Replica 3 vouches for more requests of a client that comes before all others than are said again at a time.
 #[test]
 fn a_leader_that_is_gone_is_replaced_whatever_else_one_replica_vouches_for() {

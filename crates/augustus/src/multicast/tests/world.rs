@@ -211,11 +211,22 @@ impl World {
         }
     }
 
+    /// The process ends in good order.
+    pub fn stop(&mut self, index: u16) {
+        self.turn_of(index, Vec::new(), true);
+        self.crash(index);
+    }
+
     fn turn(&mut self, index: u16, inputs: Vec<Input<std::convert::Infallible, crypto::Verified<Message>>>) {
+        self.turn_of(index, inputs, false);
+    }
+
+    fn turn_of(&mut self, index: u16, inputs: Vec<Input<std::convert::Infallible, crypto::Verified<Message>>>, is_last: bool) {
         let Some(turns) = self.nodes[usize::from(index)].as_mut() else { return };
         let mut turn = turns.begin(self.now);
         inputs.into_iter().for_each(|input| turn.step(self.now, input));
-        let said = turn.stepped(self.now).persist().expect("the disk is whole").sign(&mut self.signers[usize::from(index)]);
+        let stepped = if is_last { turn.stepped_last(self.now) } else { turn.stepped(self.now) };
+        let said = stepped.persist().expect("the disk is whole").sign(&mut self.signers[usize::from(index)]);
         let own: Vec<Message> = said.own.drain(..).collect();
         let sends: Vec<(Party, Message)> = said.sends.drain(..).collect();
         drop(said);
