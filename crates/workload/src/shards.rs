@@ -12,6 +12,8 @@ use crate::{Distribution, Error, Table};
 const KEYS_A_SHARD_MIN: usize = 16;
 /// So many keys, spread over the table, are looked at to tell.
 const SAMPLES_MAX: u64 = 100_000;
+/// Of a table that has no more keys, the shard of each is worked out beforehand: whoever measures a cluster shall not measure that.
+const KEPT_MAX: u64 = 1 << 22;
 /// How often a key is drawn for a shard before the next of that shard is taken instead.
 const REDRAWS_MAX: usize = 1_000;
 
@@ -20,6 +22,8 @@ const REDRAWS_MAX: usize = 1_000;
 pub(crate) struct OverShards {
     cluster: Arc<Cluster>,
     share_on_two: f64,
+    /// The shard of each key, unless they are very many.
+    kept: Option<Vec<ShardId>>,
 }
 
 impl OverShards {
@@ -32,6 +36,7 @@ impl OverShards {
         if share_on_two > 0.0 && (shards < 2 || wanted < 2) {
             return Err(Error::Settings(format!("transactions of {wanted} keys cannot be on two shards of {shards}: say --multi-shard 0")));
         }
+        let kept = (table.count() <= KEPT_MAX).then(|| (0..table.count()).map(|index| cluster.shard_of(&table.key(index))).collect());
         let samples = table.count().min(SAMPLES_MAX);
         let mut held = vec![0_usize; shards];
         for sample in 0..samples {
@@ -40,7 +45,14 @@ impl OverShards {
         if let Some(shard) = held.iter().position(|held| *held < KEYS_A_SHARD_MIN * wanted) {
             return Err(Error::Settings(format!("shard {shard} holds too few of the {} keys to choose {wanted} there", table.count())));
         }
-        Ok(Self { cluster, share_on_two })
+        Ok(Self { cluster, share_on_two, kept })
+    }
+
+    fn shard_of(&self, table: &Table, index: u64) -> ShardId {
+        match &self.kept {
+            Some(kept) => kept[usize::try_from(index).expect("few enough to be kept")],
+            None => self.cluster.shard_of(&table.key(index)),
+        }
     }
 
     /// `wanted` indexes, all different, of keys on one shard, or by turns on two: always, if it is wanted so and there are two.
@@ -59,7 +71,7 @@ impl OverShards {
         let mut chosen = Vec::with_capacity(wanted);
         for place in 0..wanted {
             let shard = shards[if place % 2 == 0 { first } else { second }];
-            let fits = |index, chosen: &[u64]| self.cluster.shard_of(&table.key(index)) == shard && !chosen.contains(&index);
+            let fits = |index, chosen: &[u64]| self.shard_of(table, index) == shard && !chosen.contains(&index);
             let mut index = distribution.choose(table, rng);
             let mut redraws = 0;
             while !fits(index, &chosen) {
@@ -95,6 +107,7 @@ mod tests {
             for _ in 0..2_000 {
                 let chosen = over.choose(&table, &Distribution::Uniform, 8, always, &mut rng);
                 assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), 8);
+                assert!(chosen.iter().all(|index| over.shard_of(&table, *index) == cluster.shard_of(&table.key(*index))));
                 let shards: BTreeSet<ShardId> = chosen.iter().map(|index| cluster.shard_of(&table.key(*index))).collect();
                 assert!(shards.len() <= 2, "{shards:?}");
                 on_two += usize::from(shards.len() == 2);
