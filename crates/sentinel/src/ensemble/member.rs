@@ -139,7 +139,8 @@ pub struct Member {
     stream: u64,
     sent: u64,
     returned: u64,
-    /// When a request came back last, or none was out.
+    /// How many had come back at an earlier tick, and when that was first seen, or none was out.
+    returned_before: u64,
     moved_at: Time,
     pub(super) heard_at_ms: i64,
     /// As the leader.
@@ -257,6 +258,7 @@ impl Member {
             stream: options.first_stream,
             sent: 0,
             returned: 0,
+            returned_before: 0,
             moved_at: time(now),
             heard_at_ms: now.steady_ms,
             streams: BTreeMap::new(),
@@ -738,8 +740,8 @@ impl Member {
 
     fn tick_following(&mut self, now: Now) {
         let Status::Following { leader, .. } = self.status else { return };
-        if self.sent == self.returned {
-            self.moved_at = time(now);
+        if self.sent == self.returned || self.returned != self.returned_before {
+            (self.returned_before, self.moved_at) = (self.returned, time(now));
         } else if self.moved_at.after_ms(self.options.timeout_ms * 4) <= time(now) {
             self.turn.notes.push("requests are lost on their way to the leader: their clients have to ask again".to_owned());
             self.begin_stream(now);

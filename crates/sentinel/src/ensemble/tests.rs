@@ -211,14 +211,19 @@ impl World {
 
     fn pass(&mut self, milliseconds: i64) {
         for _ in 0..milliseconds / 10 {
-            self.now.steady_ms += 10;
-            self.now.wall_ms += 10;
-            for at in 0..3 {
-                if self.machine(at).member.deadline_ms() <= self.now.steady_ms {
-                    self.step(at, |member, now| member.tick(now));
-                }
-            }
+            self.tick(10);
             self.settle();
+        }
+    }
+
+    /// Lets so much time pass at once, in which nothing arrives.
+    fn tick(&mut self, milliseconds: i64) {
+        self.now.steady_ms += milliseconds;
+        self.now.wall_ms += milliseconds;
+        for at in 0..3 {
+            if self.machine(at).member.deadline_ms() <= self.now.steady_ms {
+                self.step(at, |member, now| member.tick(now));
+            }
         }
     }
 
@@ -560,6 +565,23 @@ fn a_request_behind_one_that_is_lost_is_not_ordered() {
     world.settle();
     world.pass(100);
     assert!((0..3).all(|at| world.has(at, "/third")));
+}
+
+#[test]
+fn a_follower_that_always_has_something_at_its_leader_keeps_its_clients() {
+    let mut world = World::new();
+    let follower = (world.leader() + 1) % 3;
+    let client = world.open_session(follower, 0, &[]);
+    world.ask(client, 1, create("/1"));
+    for number in 2..=200 {
+        world.ask(client, number, create(&format!("/{number}")));
+        // This one is still on its way when the one before it is back.
+        world.settle_until(|world| world.has(follower, &format!("/{}", number - 1)));
+        world.tick(10);
+    }
+    world.settle();
+    assert!(!world.machine(follower).closed.contains(&client.connection));
+    assert_eq!(world.answers(client, create("/").opcode()).len(), 200);
 }
 
 #[test]
