@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use jute::{Acl, Create, CreateMode, Id, Operation, ReadOperation, Request};
 
-use crate::node::Node;
+use crate::node::{Node, Part};
 use crate::transaction::{Body, Change};
 use crate::{Corruption, Damage, NotWritten, Origin, Preparer, Profile, Proposal, SnapshotError, State, Transaction};
 
@@ -48,7 +48,7 @@ fn state(profile: Profile) -> (State, Preparer) {
 
 fn next(state: &mut State, preparer: &mut Preparer, proposal: Proposal) -> Result<Transaction, Corruption> {
     let transaction = preparer.prepare(state, proposal, origin());
-    state.apply(&transaction)?;
+    state.apply_prepared(&transaction, preparer)?;
     preparer.applied(&transaction);
     Ok(transaction)
 }
@@ -108,6 +108,18 @@ fn a_write_that_meets_damage_stops_the_replica_that_has_it() {
             let found = damaged.apply(&transaction).expect_err("what is to be changed is looked at first");
             assert_eq!(found.path.as_deref(), Some("/a"), "{what} under {profile:?}");
         }
+    }
+}
+
+/// Both who foresees and who applies subtract it from the digest.
+#[test]
+fn a_leaf_that_is_not_what_it_was_is_noticed_before_a_write_and_before_a_read() {
+    for profile in LOOKING {
+        let (mut leader, mut preparer) = state(profile);
+        leader.nodes.get_mut("/a").expect("it was created").leaf.0[0] ^= 1;
+        assert!(leader.exists("/a", &[]).is_ok() && leader.look_at("/a", Part::Head).is_err(), "{profile:?}");
+        let found = next(&mut leader, &mut preparer, write("/a")).expect_err("what is to be changed is looked at first");
+        assert_eq!(found.path.as_deref(), Some("/a"), "{profile:?}");
     }
 }
 
@@ -218,7 +230,9 @@ fn a_leader_that_is_damaged_notices_it_itself_and_so_does_who_follows_it() {
     let ((mut leader, mut preparer), (mut follower, _)) = (state(Profile::Sha256Wide), state(Profile::Sha256Wide));
     leader.nodes.get_mut("/a").expect("it was created").stat.ctime ^= 1;
     let transaction = preparer.prepare(&leader, write("/a"), origin());
-    let found = leader.apply(&transaction).expect_err("the damage is in what it foresees, but not in the leaf that it had kept");
+    let found = leader
+        .apply_prepared(&transaction, &preparer)
+        .expect_err("the damage is in what it foresees, but not in the leaf that it had kept");
     assert_eq!(found.path.as_deref(), Some("/a"));
     let found = follower.apply(&transaction).expect_err("the follower finds another digest");
     let (foreseen, came) = *found.digests.expect("both are in the record");
@@ -396,7 +410,11 @@ fn drill(profile: Profile, is_realtime: bool, damage: Damage, damaged: usize) ->
     for number in 1..=300_usize {
         let proposal = if number % 2 == 0 { create(&format!("/a/{number}")) } else { write("/c") };
         let transaction = preparer.prepare(&replicas[0], proposal, origin());
-        let failed: Vec<usize> = (0..3).filter(|at| replicas[*at].apply(&transaction).is_err()).collect();
+        let mut apply = |at: usize| {
+            let replica = &mut replicas[at];
+            if at == 0 { replica.apply_prepared(&transaction, &preparer) } else { replica.apply(&transaction) }
+        };
+        let failed: Vec<usize> = (0..3).filter(|at| apply(*at).is_err()).collect();
         preparer.applied(&transaction);
         if !failed.is_empty() {
             // The damaged one finds its node wrong, or two against one say so. Where it leads, both: it foresaw the damage, too.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use jute::Acl;
 
 use crate::digest::Profile;
+use crate::prepare::Preparer;
 use crate::server::Server;
 use crate::state::{Applied, Corruption, State};
 use crate::transaction::{Body, Change, Transaction};
@@ -107,19 +108,19 @@ impl State {
 
 impl State {
     /// Applies a transaction as the drill wants it.
-    pub(crate) fn misapply(&mut self, transaction: &Transaction) -> Result<Applied, Corruption> {
+    pub(crate) fn misapply(&mut self, transaction: &Transaction, preparer: Option<&Preparer>) -> Result<Applied, Corruption> {
         let zxid = transaction.zxid;
         match self.drill.take() {
             Some(Damage::Double) => {
-                self.apply_once(transaction, None)?;
+                self.apply_once(transaction, preparer)?;
                 self.zxid = zxid - 1;
-                self.apply_once(transaction, None)
+                self.apply_once(transaction, preparer)
             }
             Some(Damage::Write) => match transaction.with_damaged_data() {
-                Some(damaged) => self.apply_once(&damaged, None),
+                Some(damaged) => self.apply_once(&damaged, preparer),
                 None => {
                     self.drill = Some(Damage::Write);
-                    self.apply_once(transaction, None)
+                    self.apply_once(transaction, preparer)
                 }
             },
             Some(damage) => {
@@ -128,10 +129,10 @@ impl State {
                 Ok(Applied::default())
             }
             None => {
-                let applied = self.apply_once(transaction, None)?;
+                let applied = self.apply_once(transaction, preparer)?;
                 if let Some(late) = self.held.take() {
                     self.zxid = late.zxid - 1;
-                    self.apply_once(&late, None)?;
+                    self.apply_once(&late, preparer)?;
                     self.zxid = zxid;
                 }
                 Ok(applied)

@@ -243,7 +243,7 @@ pub(crate) struct Node {
     pub(crate) children: Children,
     /// The hash of the data, so that a change of the rest does not hash them again.
     pub(crate) data_hash: Hashed,
-    /// The checksum of all else that the leaf covers, and of the leaf. Like that of the data, it costs little enough to be looked at with every read.
+    /// The checksum of all else that the leaf covers, and of the leaf. Like that of the data, it costs little enough to be looked at before every read and change.
     head_crc: u32,
     /// The node's leaf, as it is in the digest of the state.
     pub(crate) leaf: Leaf,
@@ -302,7 +302,7 @@ fn data_crc(data: Option<&Bytes>) -> u32 {
     data.map_or(0, |data| crc32fast::hash(data))
 }
 
-/// Of a leaf and of its input. As a sum: with the profile `crc32`, a checksum over one behind the other would depend on the input less than it does.
+/// Of a leaf and of its input.
 fn head_crc(input_crc: u32, leaf: &Leaf) -> u32 {
     input_crc ^ crc32fast::hash(&leaf.0)
 }
@@ -416,9 +416,9 @@ impl Node {
     /// The leaf, computed from the node alone and from nothing that was kept of it.
     pub(crate) fn recomputed_leaf(&self, profile: Profile, path: &str) -> Leaf {
         let mut summary = self.summary();
-        summary.data_hash = Hashed::of_data(profile, self.data.as_ref(), None);
+        summary.data_hash.hash = profile.hash(self.data.as_deref().unwrap_or_default());
         summary.children_sum = self.children.recomputed(profile);
-        summary.leaf(profile, path).hash
+        profile.hash(&summary.input(path))
     }
 
     /// What differs between this node and the one at the same path elsewhere.

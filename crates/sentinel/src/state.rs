@@ -320,20 +320,22 @@ impl State {
     /// When it does not fit this state, or its digest was foreseen otherwise. The state is then wrong, or half changed.
     pub fn apply(&mut self, transaction: &Transaction) -> Result<Applied, Corruption> {
         if self.drill.is_some() || self.held.is_some() {
-            return self.misapply(transaction);
+            return self.misapply(transaction, None);
         }
         self.apply_once(transaction, None)
     }
 
-    /// As [`State::apply`], for whoever prepared it: what has the checksum that it had then is not hashed again.
+    /// As [`State::apply`], for whoever prepared it, and has others that apply it: what has the checksum that it had then is not hashed again.
     ///
     /// # Errors
     /// As there.
     pub fn apply_prepared(&mut self, transaction: &Transaction, preparer: &Preparer) -> Result<Applied, Corruption> {
+        // Nothing was hashed where nothing is compared.
+        let preparer = Some(preparer).filter(|_| self.is_realtime);
         if self.drill.is_some() || self.held.is_some() {
-            return self.misapply(transaction);
+            return self.misapply(transaction, preparer);
         }
-        self.apply_once(transaction, Some(preparer).filter(|_| self.is_realtime))
+        self.apply_once(transaction, preparer)
     }
 
     pub(crate) fn apply_once(&mut self, transaction: &Transaction, preparer: Option<&Preparer>) -> Result<Applied, Corruption> {

@@ -459,7 +459,7 @@ fn a_server_that_is_wrong_repairs_itself_while_writes_go_on() {
     repairs[follower] += 1;
     let leader = ensemble.wait_for_repairs(follower, repairs[follower]);
     load.go_on(100);
-    // The leader's memory: it steps down before it hashes what is wrong into what it foresees.
+    // The leader's memory: it steps down before it proposes what is wrong.
     drill(&ensemble, leader, "stat", "/");
     repairs[leader] += 1;
     let found = ensemble.wait_for_repairs(leader, repairs[leader]);
