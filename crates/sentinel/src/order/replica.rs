@@ -27,13 +27,14 @@ pub struct Options {
     pub proposals_max: usize,
     /// And how many bytes of them.
     pub proposals_bytes_max: usize,
-    /// How many delivered entries are kept in memory for servers that lag behind; others take over a snapshot.
+    /// How many delivered entries are kept in memory for servers that lag behind, and 64 MiB of them at most; others take over a snapshot, and their clients
+    /// have to connect again. By default that is what a second of much load brings, after which a server that says nothing is given up anyway.
     pub kept_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tick_ms: 100, timeout_ms: 600, settle_ms: 40, proposals_max: 8_192, proposals_bytes_max: 64 << 20, kept_max: 16_384 }
+        Self { tick_ms: 100, timeout_ms: 600, settle_ms: 40, proposals_max: 8_192, proposals_bytes_max: 64 << 20, kept_max: 131_072 }
     }
 }
 
