@@ -281,6 +281,7 @@ mutants! {
     AcceptedTwice: "multicast", "a replica accepts two lists for one number in one view";
     AcceptedUnlogged: "multicast", "what a replica accepts is not written to the journal";
     PrepareQuorum: "multicast", "f+1 replicas that accept a list prepare it";
+    ProposedAgainIgnored: "multicast", "what a leader proposes again does not count as its vote to one that had accepted it before it was started anew";
     PreparedUnlogged: "multicast", "what a replica has prepared is not written to the journal";
     CommitQuorum: "multicast", "f+1 replicas that have prepared a list decide it";
     DecidedUnlogged: "multicast", "what a replica knows to be decided is not written to the journal";

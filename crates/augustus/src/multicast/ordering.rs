@@ -141,11 +141,15 @@ impl<A: Application> Replica<A> {
             return;
         }
         // The first proposal counts: what the view began with, or what its leader said first.
+        let digest = list_digest(self.cluster.id(), &ids);
         let slot = self.slots.get(&sequence);
         if slot.is_some_and(|slot| slot.proposed == Some(view)) && !broken(Mutant::AcceptedTwice) {
+            // Said again, as to one that has accepted it before it was started anew: what is not in its journal is the leader's vote.
+            if slot.is_some_and(|slot| slot.digest == Some(digest)) && !broken(Mutant::ProposedAgainIgnored) {
+                self.on_prepare(now, from, Claim { sequence, view, digest }, outbox);
+            }
             return;
         }
-        let digest = list_digest(self.cluster.id(), &ids);
         let is_committed = slot.is_some_and(|slot| slot.is_committed);
         if is_committed && slot.is_some_and(|slot| slot.digest != Some(digest)) {
             return;

@@ -13,6 +13,8 @@ use types::{ClientId, Cluster, Digest, Party, ReplicaId, Session};
 const SLOW_NS: u64 = 280_000_000;
 /// How many digests of lists it remembers.
 const DIGESTS_MAX: usize = 64;
+/// Two that vote for all that they hear of answer each other without end.
+const VOTES_MAX: usize = 50_000;
 
 named! {
     /// A way for a replica to lie.
@@ -68,6 +70,8 @@ pub struct OrderLiar {
     digests: Vec<Digest>,
     ordered: Vec<RequestId>,
     view: u64,
+    /// How often it has voted for what it heard of.
+    votes: usize,
     last_answer: Bytes,
     /// The first answer to a question that it gave, which it gives again.
     last_read: Option<Bytes>,
@@ -90,6 +94,7 @@ impl OrderLiar {
             digests: Vec::new(),
             ordered: Vec::new(),
             view: 0,
+            votes: 0,
             last_answer: Bytes::new(),
             last_read: None,
         }
@@ -192,7 +197,8 @@ impl<S: System<Message = Message, Unsigned = Unsigned>> Liar<S> for OrderLiar {
             Message::Prepare(claim) | Message::Commit(claim) => {
                 self.remember(claim.digest);
                 self.view = self.view.max(claim.view);
-                if self.does(ReplicaStrategy::VoteForAll) {
+                if self.does(ReplicaStrategy::VoteForAll) && self.votes < VOTES_MAX {
+                    self.votes += 1;
                     for to in others {
                         lies.sends.extend([(to, Message::Prepare(*claim)), (to, Message::Commit(*claim))]);
                     }

@@ -1,6 +1,7 @@
 //! What was said is on disk before.
 
-use super::world::{World, key, request, without};
+use super::super::Message;
+use super::world::{World, key, request, whole, without};
 
 const ALL: &[u16] = &[0, 1, 2, 3];
 
@@ -51,6 +52,24 @@ fn a_view_that_was_left_stays_left() {
     world.ask(&request(1, 2, "b"), &[1, 2, 3]);
     world.run_ms(2_000);
     world.assert_delivered(&[1, 2, 3], vec![key(1, 1), key(1, 2)]);
+}
+
+/// They have accepted a list and heard of no vote but their own when they are started anew. One is away, so that the leader's is needed, and nobody asks again.
+#[test]
+fn a_leader_s_vote_is_heard_again_by_who_was_started_anew() {
+    let mut world = World::new();
+    world.bend = Box::new(|_, _, message| if matches!(message, Message::Prepare(_)) { Vec::new() } else { vec![message] });
+    world.ask_all(&request(1, 1, "a"));
+    world.settle();
+    world.bend = whole();
+    world.crash(3);
+    for index in [1, 2] {
+        world.crash(index);
+        world.start(index);
+    }
+    world.run_ms(300);
+    world.assert_delivered(&[0, 1, 2], vec![key(1, 1)]);
+    assert_eq!(world.node(1).replica().status().entered, 0, "its leader is left alone");
 }
 
 /// A snapshot larger than one write may be cut short. What the next process writes is not a part of it.
