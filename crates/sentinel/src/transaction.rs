@@ -123,6 +123,12 @@ impl Body {
 }
 
 impl Transaction {
+    /// Whether a node gets data, and so a time.
+    pub(crate) fn writes(&self) -> bool {
+        let writes = |change: &Change| matches!(change, Change::Create { .. } | Change::SetData { .. });
+        matches!(&self.body, Body::Changes(changes) if changes.iter().any(writes))
+    }
+
     /// Writes it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut writer = Writer::new(out);

@@ -22,13 +22,15 @@ use crate::storage::OpenError;
 const TICKS_A_TIMEOUT: u64 = 10;
 
 /// Which of the servers it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) me: u16,
     pub(crate) voters: u16,
     /// What sessions' numbers begin with that are begun here.
     pub(crate) id: u8,
     pub(crate) timeout_ms: u64,
+    /// What operators call the servers.
+    pub(crate) names: Vec<String>,
 }
 
 /// A snapshot for other servers, and the entry after which it is.
@@ -66,7 +68,7 @@ pub(crate) struct DurableMember {
 impl DurableMember {
     pub(crate) fn open(config: Config, part: Part, now: Now) -> Result<Self, StartError> {
         let mut repairs = Repairs::open(&config).map_err(StartError::Evidence)?;
-        let (member, storage) = begin(&config, part, &mut repairs, now)?;
+        let (member, storage) = begin(&config, &part, &mut repairs, now)?;
         Ok(Self {
             config,
             part,
@@ -246,7 +248,7 @@ impl DurableMember {
             }
         }
         drop(self.storage.take());
-        (self.member, self.storage) = begin(&self.config, self.part, &mut self.repairs, now)?;
+        (self.member, self.storage) = begin(&self.config, &self.part, &mut self.repairs, now)?;
         self.offers = mpsc::channel(1);
         self.is_noticed = false;
         Ok(())
@@ -287,7 +289,7 @@ impl DurableMember {
 }
 
 /// Comes back from the disk, or is quarantined where what is on it makes no sense.
-fn begin(config: &Config, part: Part, repairs: &mut Repairs, now: Now) -> Result<(Member, Option<MemberStorage>), StartError> {
+fn begin(config: &Config, part: &Part, repairs: &mut Repairs, now: Now) -> Result<(Member, Option<MemberStorage>), StartError> {
     repairs.resume(wall_ms()).map_err(StartError::Evidence)?;
     let (mut member, storage) = match come_back(config, part, repairs, now) {
         Ok((member, storage)) => (member, Some(storage)),
@@ -302,14 +304,15 @@ fn begin(config: &Config, part: Part, repairs: &mut Repairs, now: Now) -> Result
         Err(error) => return Err(error),
     };
     member.show_repair(repairs.text());
+    member.name_servers(&part.names);
     Ok((member, storage))
 }
 
-fn member_options(part: Part) -> MemberOptions {
+fn member_options(part: &Part) -> MemberOptions {
     MemberOptions { me: part.me, timeout_ms: part.timeout_ms, first_stream: wall_ms().unsigned_abs() << 20 }
 }
 
-fn come_back(config: &Config, part: Part, repairs: &mut Repairs, now: Now) -> Result<(Member, MemberStorage), StartError> {
+fn come_back(config: &Config, part: &Part, repairs: &mut Repairs, now: Now) -> Result<(Member, MemberStorage), StartError> {
     let (secret, seed) = drawn()?;
     let tick_ms = part.timeout_ms / TICKS_A_TIMEOUT;
     let options = Options { tick_ms, timeout_ms: part.timeout_ms, ..Options::default() };

@@ -60,7 +60,8 @@ impl Others {
         let voters = servers.iter().filter(|server| !server.observes).count();
         let voters = u16::try_from(voters).expect("a file with more than SERVERS_MAX servers is refused");
         let links = peers.links();
-        let part = Part { me, voters, id, timeout_ms: ensemble.timeout_ms };
+        let names = servers.iter().map(|server| format!("server {}", server.id)).collect();
+        let part = Part { me, voters, id, timeout_ms: ensemble.timeout_ms, names };
         Ok((Self { part, links, heard }, peers.start(listener)))
     }
 }
@@ -313,7 +314,7 @@ pub(crate) struct MemberDriver {
 impl MemberDriver {
     pub(crate) fn open(config: Config, counters: Arc<Counters>, others: Others) -> Result<Self, StartError> {
         let started = Instant::now();
-        let machine = MemberMachine::open(config, others.part, counters, time_since(started))?;
+        let machine = MemberMachine::open(config, others.part.clone(), counters, time_since(started))?;
         let turns = Turns::new(machine, party(others.part.me), Bounds::default());
         Ok(Self { turns, others, clients: Clients::default(), waiting: VecDeque::new(), started })
     }

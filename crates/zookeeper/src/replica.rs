@@ -138,7 +138,8 @@ impl Replica {
         note_lost_log(&data, !Disk::is_unused(&data, &owner)?)?;
         let voters = u16::try_from(cluster.replicas_per_shard()).expect("SHARD_REPLICAS_MAX fits in u16");
         let id = u8::try_from(me.index).expect("SHARD_REPLICAS_MAX fits in u8");
-        let part = Part { me: me.index, voters, id, timeout_ms: TIMEOUT_MS };
+        let names = (0..voters).map(|index| ReplicaId { index, ..me }.to_string()).collect();
+        let part = Part { me: me.index, voters, id, timeout_ms: TIMEOUT_MS, names };
         let durable = DurableMember::open(config(&data), part, now_of(now))?;
         folder.opened()?;
         let lost = Some(data.join(LOST)).filter(|lost| lost.exists());

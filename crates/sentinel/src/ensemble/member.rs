@@ -126,6 +126,8 @@ impl Disagreement {
 /// One server among several.
 pub struct Member {
     pub(super) options: MemberOptions,
+    /// What operators call the servers.
+    names: Vec<String>,
     pub(super) replica: Replica,
     pub(super) server: Server,
     pub(super) status: Status,
@@ -247,6 +249,7 @@ impl Member {
     pub(super) fn with(options: MemberOptions, replica: Replica, server: Server, applied: Zxid, now: Now) -> Self {
         Self {
             options,
+            names: Vec::new(),
             replica,
             server,
             status: Status::Looking,
@@ -560,7 +563,8 @@ impl Member {
                 self.replica.next().0.cast_signed(),
                 "a transaction is proposed for the place it was prepared for"
             );
-            if std::mem::take(&mut self.is_proposal_damaged) {
+            if self.is_proposal_damaged && transaction.writes() {
+                self.is_proposal_damaged = false;
                 transaction.time_ms ^= 1;
             }
         }
@@ -689,6 +693,15 @@ impl Member {
         self.heard_at_ms = now.steady_ms;
     }
 
+    /// By these names operators are told of the servers, in the order of their places.
+    pub fn name_servers(&mut self, names: &[String]) {
+        self.names = names.to_vec();
+    }
+
+    pub(super) fn name(&self, server: u16) -> String {
+        self.names.get(usize::from(server)).cloned().unwrap_or_else(|| format!("the server at place {server}"))
+    }
+
     /// Serves nobody until there is a leader again.
     fn close_clients(&mut self, now: Now) {
         self.forget_held();
@@ -719,7 +732,12 @@ impl Member {
         self.status = status;
         self.base = self.base.take().filter(|_| status == Status::Looking);
         (self.stream, self.sent, self.returned) = (self.stream.saturating_add(1), 0, 0);
-        self.turn.notes.push(format!("{status:?}"));
+        let note = match status {
+            Status::Looking => "looks for a leader".to_owned(),
+            Status::Following { leader, epoch } => format!("follows {}, in epoch {epoch}", self.name(leader)),
+            Status::Leading { epoch } => format!("leads, in epoch {epoch}"),
+        };
+        self.turn.notes.push(note);
     }
 
     // As a follower.
@@ -843,7 +861,7 @@ impl Member {
             self.disagree_epoch = epoch;
         }
         if self.disagree.insert(from, zxid).is_none() {
-            self.turn.notes.push(format!("server {from} of the order comes to another state than this leader at {zxid}"));
+            self.turn.notes.push(format!("{} comes to another state than this leader at {zxid}", self.name(from)));
         }
         let against: Vec<Zxid> = self.disagree.values().copied().filter(|at| *at > self.replica.delivered()).collect();
         if against.len() >= self.replica.majority() || broken(Mutant::MinorityDeposes) {

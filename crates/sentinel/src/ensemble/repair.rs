@@ -154,7 +154,8 @@ impl Member {
     pub(super) fn hear_quarantined(&mut self, from: u16, message: &Message) {
         if self.seeks_leader && from < self.replica.voters() && *message == Message::LeadsWithout {
             self.seeks_leader = false;
-            self.turn.notes.push(format!("server {from} of the order leads a majority without this one, whose log is not needed"));
+            let leader = self.name(from);
+            self.turn.notes.push(format!("{leader} leads a majority without this one, whose log is not needed"));
             self.turn.repair = Some(Remedy::Takeover);
         }
     }

@@ -46,7 +46,7 @@ fn turn(member: &mut MemberMachine, now: Time, inputs: Vec<InputOf<MemberMachine
 #[tokio::test]
 async fn a_turn_takes_of_other_servers_and_of_clients_however_much_there_is_of_either() {
     let folder = tempfile::tempdir().expect("a folder");
-    let part = Part { me: 0, voters: 3, id: 1, timeout_ms: 1_000 };
+    let part = Part { me: 0, voters: 3, id: 1, timeout_ms: 1_000, names: Vec::new() };
     let (tell, heard) = mpsc::channel(PEER_WAITING_MAX);
     let (events, mut inbox) = mpsc::channel(TURN_MAX);
     let (_stop, mut stopping) = oneshot::channel();
@@ -66,7 +66,7 @@ async fn a_turn_takes_of_other_servers_and_of_clients_however_much_there_is_of_e
 #[test]
 fn what_a_turn_says_has_a_bound_within_a_batch_too_and_the_next_turn_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");
-    let part = Part { me: 0, voters: 1, id: 1, timeout_ms: 1_000 };
+    let part = Part { me: 0, voters: 1, id: 1, timeout_ms: 1_000, names: Vec::new() };
     let mut member = MemberMachine::open(config(folder.path()), part, Arc::default(), Time(0)).expect("the disk works");
     let client = |event| Input::Command(Command::Client(event));
     let mut ms = 0;
