@@ -50,7 +50,7 @@ impl OverShards {
 
     fn shard_of(&self, table: &Table, index: u64) -> ShardId {
         match &self.kept {
-            Some(kept) => kept[usize::try_from(index).expect("few enough to be kept")],
+            Some(kept) => kept[usize::try_from(index).expect("no more than KEPT_MAX are kept")],
             None => self.cluster.shard_of(&table.key(index)),
         }
     }
