@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use config::Regions;
+use futures_util::future::try_join_all;
 use monitoring::http_client;
 use serde_json::{Value, json};
 use types::{ClusterId, ReplicaId};
@@ -108,21 +109,23 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let all = nodes.first().map_or(0, |(_, config)| config.topology.cluster.replicas().count());
     let count = started.len();
-    for node in &mut started {
+    // Side by side: none may serve before enough others run, and some may have to be started again.
+    try_join_all(started.iter_mut().map(|node| {
         // Where others have to start the rest, nobody here can do more than wait for them; nor where the rest refuses a replica.
         let may_wait = count < all || other_copies.iter().any(|own| own == node.folder);
         let enough: &[&str] =
             if may_wait { &[status::SERVING, status::REBUILDING, status::WAITING] } else { &[status::SERVING, status::REBUILDING] };
-        let mut serves = node.serves(deadline, enough).await?;
-        if !serves && node.was_running {
-            // It was about to end, as one that was killed is for a moment.
-            node.process = start(node.folder, &note_of(place, node.config.replica))?;
-            serves = node.serves(deadline, enough).await?;
+        async move {
+            let mut serves = node.serves(deadline, enough).await?;
+            if !serves && node.was_running {
+                // It was about to end, as one that was killed is for a moment.
+                node.process = start(node.folder, &note_of(place, node.config.replica))?;
+                serves = node.serves(deadline, enough).await?;
+            }
+            if serves { Ok(()) } else { Err(node.ended()) }
         }
-        if !serves {
-            return Err(node.ended());
-        }
-    }
+    }))
+    .await?;
     for node in &started {
         node.tell_of_waiting().await;
     }

@@ -253,6 +253,26 @@ fn all_six_killed_at_once_keep_every_acknowledged_transaction() {
     verify(&place, "first");
 }
 
+/// What was killed runs for a moment more. Where `up` finds it running, and only then it ends, it is started again, even if all that come before it
+/// in order wait for it.
+#[test]
+fn up_starts_again_what_ends_while_the_others_wait_for_it() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    let (gone, ending) = SHARD_0.split_at(3);
+    // They run, and say nothing.
+    ending.iter().for_each(|replica| place.signal(replica, Signal::STOP));
+    gone.iter().for_each(|replica| place.kill(replica));
+    let up = place.spawn(&["up"]);
+    eventually("the first waits for others", || {
+        place.ask("s0-r0", "/status").is_some_and(|status| status.contains(r#""state":"waiting""#))
+    });
+    ending.iter().for_each(|replica| place.kill(replica));
+    up.wait().expect(0);
+    assert!(SHARD_0.iter().all(|replica| serves(&place, replica)));
+}
+
 #[test]
 fn two_shards_commit_across_both_and_survive_a_crash_in_each() {
     let place = Place::new();
