@@ -10,13 +10,14 @@ use jute::{Acl, ErrorCode, Id};
 use sha1::{Digest as _, Sha1};
 
 use crate::limits::ACL_LINES_MAX;
+use crate::node::AclLines;
 
 /// May do everything.
 const SUPER: &str = "super";
 
 /// Everybody may do everything.
-pub(crate) fn open() -> Arc<[Acl]> {
-    Arc::new([Acl::open()])
+pub(crate) fn open() -> AclLines {
+    Arc::new(vec![Acl::open()])
 }
 
 /// Whether `who` may do any of `wanted`.
@@ -49,11 +50,11 @@ fn is_meant(line: &Id, id: &Id) -> bool {
 ///
 /// # Errors
 /// [`ErrorCode::InvalidAcl`] when it is empty, or a line makes no sense.
-pub(crate) fn resolve(asked: &[Acl], who: &[Id]) -> Result<Arc<[Acl]>, ErrorCode> {
+pub(crate) fn resolve(asked: &[Acl], who: &[Id]) -> Result<AclLines, ErrorCode> {
     if let [only] = asked
         && is_anyone(&only.id)
     {
-        return Ok(Arc::new([only.clone()]));
+        return Ok(Arc::new(vec![only.clone()]));
     }
     if asked.is_empty() || asked.len() > ACL_LINES_MAX {
         return Err(ErrorCode::InvalidAcl);
@@ -176,7 +177,7 @@ mod tests {
     fn an_acl_is_resolved_or_refused() {
         let shown = [Id::new("ip", "1.2.3.4"), Id::new("digest", "u:h")];
         let auth = [line(READ, "auth", ""), line(READ, "auth", "")];
-        assert_eq!(resolve(&auth, &shown).as_deref(), Ok(&[line(READ, "digest", "u:h")][..]));
+        assert_eq!(resolve(&auth, &shown).as_deref(), Ok(&vec![line(READ, "digest", "u:h")]));
         assert_eq!(resolve(&auth, &shown[..1]), Err(ErrorCode::InvalidAcl), "an address is nothing that one shows");
         for bad in [("world", "me"), ("digest", "u"), ("digest", "u:"), ("ip", "1.2.3"), ("ip", "1.2.3.4/33"), ("super", ""), ("x509", "")]
         {

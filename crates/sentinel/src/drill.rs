@@ -3,10 +3,10 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use jute::Acl;
 
 use crate::digest::Profile;
+use crate::node::Data;
 use crate::prepare::Preparer;
 use crate::server::Server;
 use crate::state::{Applied, Corruption, State};
@@ -86,13 +86,13 @@ impl State {
                     Some(byte) => *byte ^= 1,
                     None => data.push(1),
                 }
-                node.data = Some(Bytes::from(data));
+                node.data = Some(Data::from(&data[..]));
             }
             Damage::Stat => node.stat.ctime ^= 1 << 20,
             Damage::Acl => {
                 let mut acl: Vec<Acl> = node.acl.to_vec();
                 acl.iter_mut().take(1).for_each(|line| line.permissions ^= 1 << 1);
-                node.acl = Arc::from(acl);
+                node.acl = Arc::new(acl);
             }
             // A name that no client can create, and without its share in the sum.
             Damage::Children => drop(node.children.insert("\u{1}", Profile::Off)),

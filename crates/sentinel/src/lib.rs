@@ -36,6 +36,7 @@ mod server;
 mod snapshot;
 mod state;
 mod statistics;
+mod text_map;
 mod transaction;
 pub mod transactions;
 mod tree;

@@ -1,9 +1,9 @@
 //! A node of the tree, and its leaf in the digest.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 use std::hash::BuildHasher as _;
-use std::ops::Bound;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use mutants::{Mutant, broken};
 use types::Direction;
 
 use crate::digest::{Leaf, Profile, WideSum};
+use crate::text_map::TextMap;
 
 /// What a leaf's input begins with, so that no two kinds of parts have the same.
 const NODE_LEAF: u8 = 1;
@@ -79,7 +80,7 @@ pub(crate) struct Children(Option<Box<Names>>);
 const SPLIT_AT: usize = 4_096;
 const NAME_SHARDS: usize = 256;
 
-type NameSet = BTreeSet<Box<str>>;
+type NameSet = TextMap<()>;
 
 #[derive(Clone, Debug, Default)]
 struct Names {
@@ -105,9 +106,9 @@ impl Names {
 
     fn split(&mut self) {
         let all = std::mem::replace(&mut self.shards, vec![Arc::default(); NAME_SHARDS]);
-        for name in all.iter().flat_map(|shard| shard.iter()) {
-            let shard = self.shard_of(name);
-            Arc::make_mut(&mut self.shards[shard]).insert(name.clone());
+        for (name, ()) in all.into_iter().flat_map(Arc::unwrap_or_clone) {
+            let shard = self.shard_of(&name);
+            Arc::make_mut(&mut self.shards[shard]).insert(name, ());
         }
     }
 }
@@ -149,7 +150,7 @@ impl Children {
             names.split();
         }
         let shard = names.shard_of(name);
-        Arc::make_mut(&mut names.shards[shard]).insert(name.into());
+        Arc::make_mut(&mut names.shards[shard]).insert(name.into(), ());
         names.count += 1;
         names.sum.add(&profile.hash(name.as_bytes()));
         if profile != Profile::Off {
@@ -179,14 +180,13 @@ impl Children {
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().flat_map(|names| &names.shards).flat_map(|shard| shard.iter()).map(AsRef::as_ref)
+        self.0.iter().flat_map(|names| &names.shards).flat_map(|shard| shard.iter()).map(|(name, ())| name)
     }
 
     /// The names from `low` (included) to `high` (excluded), in this direction.
     pub(crate) fn between(&self, low: String, high: String, direction: Direction) -> impl Iterator<Item = &str> {
-        let range = (Bound::Included(&*low), Bound::Excluded(&*high));
         let shards = self.0.iter().filter(|_| low < high).flat_map(|names| &names.shards);
-        let mut sets: Vec<_> = shards.map(|shard| direction.of(shard.range::<str, _>(range))).collect();
+        let mut sets: Vec<_> = shards.map(|shard| direction.of(shard.between(&low, &high))).collect();
         // Of each set the next name, on top the one that comes first.
         let mut next: BinaryHeap<NextName<'_>> =
             sets.iter_mut().enumerate().filter_map(|(set, names)| Some(NextName { name: names.next()?, set, direction })).collect();
@@ -234,15 +234,54 @@ impl Children {
     }
 }
 
-/// A node.
+/// The lines of an ACL. Nodes share them, and each has one pointer to them.
+pub(crate) type AclLines = Arc<Vec<Acl>>;
+
+/// What clients wrote into a node, in memory of its own: not a part of the request that it came in, which would be kept with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Data(Arc<[u8]>);
+
+impl Data {
+    /// The same, to be sent.
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        if self.is_empty() { Bytes::new() } else { Bytes::from_owner(self.clone()) }
+    }
+}
+
+impl From<&[u8]> for Data {
+    fn from(bytes: &[u8]) -> Self {
+        // All that are empty are the same one.
+        if bytes.is_empty() { Self::default() } else { Self(bytes.into()) }
+    }
+}
+
+impl AsRef<[u8]> for Data {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Of data as long as this the hash is kept, so that a change of the rest does not hash them again. Shorter ones are hashed as fast as found.
+const HASH_KEPT_FROM: usize = 256;
+
+/// A node. There may be millions, so it holds nothing that is found fast enough from the rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) data: Option<Bytes>,
-    pub(crate) acl: Arc<[Acl]>,
+    pub(crate) data: Option<Data>,
+    pub(crate) acl: AclLines,
     pub(crate) stat: Persisted,
     pub(crate) children: Children,
-    /// The hash of the data, so that a change of the rest does not hash them again.
-    pub(crate) data_hash: Hashed,
+    /// The hash of long data.
+    long_hash: Option<Box<Leaf>>,
+    data_crc: u32,
     /// The checksum of all else that the leaf covers, and of the leaf. Like that of the data, it costs little enough to be looked at before every read and change.
     head_crc: u32,
     /// The node's leaf, as it is in the digest of the state.
@@ -264,12 +303,19 @@ pub(crate) enum Part {
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
     pub(crate) stat: Persisted,
-    pub(crate) acl: Arc<[Acl]>,
+    pub(crate) acl: AclLines,
     pub(crate) children: usize,
     pub(crate) children_sum: WideSum,
     pub(crate) data: Option<Bytes>,
-    /// The hash of the data.
-    pub(crate) data_hash: Hashed,
+    /// The hash of the data, where it is known.
+    data_hash: Option<Hashed>,
+}
+
+/// What was hashed of a node when a transaction was prepared that changes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prepared {
+    pub(crate) data: Hashed,
+    pub(crate) leaf: Hashed,
 }
 
 /// A hash, and a checksum of what it is the hash of.
@@ -280,70 +326,71 @@ pub(crate) struct Hashed {
 }
 
 impl Hashed {
-    /// Hashes `bytes`, unless they have the checksum of what was hashed in `before`.
-    fn new(profile: Profile, bytes: &[u8], before: Option<Self>) -> Self {
-        if profile == Profile::Off {
-            return Self::default();
-        }
-        let crc = crc32fast::hash(bytes);
-        match before {
-            Some(before) if before.crc == crc || broken(Mutant::PreparedBelieved) => before,
-            _ => Self { crc, hash: profile.hash(bytes) },
-        }
+    fn new(profile: Profile, bytes: &[u8]) -> Self {
+        if profile == Profile::Off { Self::default() } else { Self { crc: crc32fast::hash(bytes), hash: profile.hash(bytes) } }
     }
 
-    /// Of a node's data.
-    pub(crate) fn of_data(profile: Profile, data: Option<&Bytes>, before: Option<Self>) -> Self {
-        Self::new(profile, data.map_or(&[], |data| &data[..]), before)
+    /// Its hash, if it is of what has the checksum `crc`.
+    fn of(self, crc: u32) -> Option<Leaf> {
+        (self.crc == crc || broken(Mutant::PreparedBelieved)).then_some(self.hash)
     }
 }
 
-fn data_crc(data: Option<&Bytes>) -> u32 {
-    data.map_or(0, |data| crc32fast::hash(data))
-}
-
-/// Of a leaf and of its input.
-fn head_crc(input_crc: u32, leaf: &Leaf) -> u32 {
-    input_crc ^ crc32fast::hash(&leaf.0)
+/// Of a leaf, and of what it covers but the data.
+fn head_crc(head: &[u8], leaf: &Leaf) -> u32 {
+    crc32fast::hash(head) ^ crc32fast::hash(&leaf.0)
 }
 
 impl Summary {
+    /// Of a node that is to be created.
+    pub(crate) fn new(data: Option<Bytes>, acl: AclLines, stat: Persisted) -> Self {
+        Self { stat, acl, children: 0, children_sum: WideSum::default(), data, data_hash: None }
+    }
+
     /// Puts other data there.
-    pub(crate) fn set_data(&mut self, profile: Profile, data: Option<Bytes>) {
-        self.data_hash = Hashed::of_data(profile, data.as_ref(), None);
-        self.data = data;
+    pub(crate) fn set_data(&mut self, data: Option<Bytes>) {
+        (self.data, self.data_hash) = (data, None);
     }
 
-    /// The leaf of the node at `path`.
-    pub(crate) fn leaf(&self, profile: Profile, path: &str) -> Hashed {
-        if profile == Profile::Off { Hashed::default() } else { Hashed::new(profile, &self.input(path), None) }
+    /// The hashes of the data and of the node at `path`. The first is kept.
+    pub(crate) fn hashed(&mut self, profile: Profile, path: &str) -> Prepared {
+        let data = *self.data_hash.get_or_insert_with(|| Hashed::new(profile, self.data.as_deref().unwrap_or_default()));
+        if profile == Profile::Off {
+            return Prepared { data, leaf: Hashed::default() };
+        }
+        let mut input = self.head(path);
+        input.extend_from_slice(&data.hash.0);
+        Prepared { data, leaf: Hashed::new(profile, &input) }
     }
 
-    /// What the leaf is the hash of. Each field has a fixed width or stands behind its length, so that no two nodes have one input.
-    fn input(&self, path: &str) -> Vec<u8> {
-        let mut input = Vec::with_capacity(256 + path.len());
-        input.push(NODE_LEAF);
-        put_text(&mut input, path);
-        let stat = &self.stat;
-        for long in [stat.czxid, stat.mzxid, stat.ctime, stat.mtime, stat.owner, stat.pzxid] {
-            input.extend_from_slice(&long.to_be_bytes());
-        }
-        for int in [stat.version, stat.cversion, stat.aversion] {
-            input.extend_from_slice(&int.to_be_bytes());
-        }
-        put_length(&mut input, self.acl.len());
-        for acl in self.acl.iter() {
-            input.extend_from_slice(&acl.permissions.to_be_bytes());
-            put_text(&mut input, &acl.id.scheme);
-            put_text(&mut input, &acl.id.id);
-        }
-        put_length(&mut input, self.children);
-        input.extend_from_slice(&self.children_sum.to_bytes());
-        input.push(u8::from(self.data.is_some()));
-        put_length(&mut input, self.data.as_ref().map_or(0, Bytes::len));
-        input.extend_from_slice(&self.data_hash.hash.0);
-        input
+    fn head(&self, path: &str) -> Vec<u8> {
+        head(path, &self.stat, &self.acl, self.children, &self.children_sum, self.data.as_deref())
     }
+}
+
+/// What the leaf of the node at `path` is the hash of, but for its end, which is the hash of the data. Each field has a fixed width or stands
+/// behind its length, so that no two nodes have one input.
+fn head(path: &str, stat: &Persisted, acl: &[Acl], children: usize, children_sum: &WideSum, data: Option<&[u8]>) -> Vec<u8> {
+    let mut head = Vec::with_capacity(256 + path.len());
+    head.push(NODE_LEAF);
+    put_text(&mut head, path);
+    for long in [stat.czxid, stat.mzxid, stat.ctime, stat.mtime, stat.owner, stat.pzxid] {
+        head.extend_from_slice(&long.to_be_bytes());
+    }
+    for int in [stat.version, stat.cversion, stat.aversion] {
+        head.extend_from_slice(&int.to_be_bytes());
+    }
+    put_length(&mut head, acl.len());
+    for acl in acl {
+        head.extend_from_slice(&acl.permissions.to_be_bytes());
+        put_text(&mut head, &acl.id.scheme);
+        put_text(&mut head, &acl.id.id);
+    }
+    put_length(&mut head, children);
+    head.extend_from_slice(&children_sum.to_bytes());
+    head.push(u8::from(data.is_some()));
+    put_length(&mut head, data.map_or(0, <[u8]>::len));
+    head
 }
 
 fn put_length(out: &mut Vec<u8>, length: usize) {
@@ -365,41 +412,78 @@ pub(crate) fn session_leaf(profile: Profile, id: i64, timeout_ms: i32, password:
 }
 
 impl Node {
-    /// With data whose hash was `prepared`, if it was.
-    pub(crate) fn new(profile: Profile, data: Option<Bytes>, acl: Arc<[Acl]>, stat: Persisted, prepared: Option<Hashed>) -> Self {
-        let data_hash = Hashed::of_data(profile, data.as_ref(), prepared);
-        Self { data, acl, stat, children: Children::default(), data_hash, head_crc: 0, leaf: Leaf::default() }
+    /// With data of which `prepared` was hashed, if anything was.
+    pub(crate) fn new(profile: Profile, data: Option<&[u8]>, acl: AclLines, stat: Persisted, prepared: Option<Prepared>) -> Self {
+        let data = data.map(Data::from);
+        let mut node =
+            Self { data, acl, stat, children: Children::default(), long_hash: None, data_crc: 0, head_crc: 0, leaf: Leaf::default() };
+        node.note_data(profile, prepared);
+        node
     }
 
-    /// Puts other data there, whose hash was `prepared`, if it was. Gives those that were there.
-    pub(crate) fn put_data(&mut self, profile: Profile, data: Option<Bytes>, prepared: Option<Hashed>) -> Option<Bytes> {
-        self.data_hash = Hashed::of_data(profile, data.as_ref(), prepared);
-        std::mem::replace(&mut self.data, data)
+    /// Puts other data there, of which `prepared` was hashed, if anything was. Gives those that were there.
+    pub(crate) fn put_data(&mut self, profile: Profile, data: Option<&[u8]>, prepared: Option<Prepared>) -> Option<Data> {
+        let before = std::mem::replace(&mut self.data, data.map(Data::from));
+        self.note_data(profile, prepared);
+        before
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.data.as_deref().unwrap_or_default()
+    }
+
+    /// The data are what is to be there from now on.
+    fn note_data(&mut self, profile: Profile, prepared: Option<Prepared>) {
+        if profile == Profile::Off {
+            return;
+        }
+        self.data_crc = crc32fast::hash(self.bytes());
+        let is_long = self.bytes().len() >= HASH_KEPT_FROM;
+        self.long_hash = None;
+        self.long_hash = is_long.then(|| Box::new(self.data_hash(profile, prepared)));
+    }
+
+    fn data_hash(&self, profile: Profile, prepared: Option<Prepared>) -> Leaf {
+        match &self.long_hash {
+            Some(hash) => **hash,
+            None => prepared.and_then(|prepared| prepared.data.of(self.data_crc)).unwrap_or_else(|| profile.hash(self.bytes())),
+        }
     }
 
     /// Hashes what there is for another profile.
     pub(crate) fn rehash(&mut self, profile: Profile) {
-        let data = self.data.take();
-        self.put_data(profile, data, None);
+        self.note_data(profile, None);
         self.children.rehash(profile);
     }
 
-    /// Hashes the node as it is now. Its leaf was `prepared`, if it was.
-    pub(crate) fn seal(&mut self, profile: Profile, path: &str, prepared: Option<Hashed>) {
-        if profile != Profile::Off {
-            let Hashed { crc, hash } = Hashed::new(profile, &self.summary().input(path), prepared);
-            (self.leaf, self.head_crc) = (hash, head_crc(crc, &hash));
+    /// Hashes the node as it is now, of which `prepared` was hashed, if anything was.
+    pub(crate) fn seal(&mut self, profile: Profile, path: &str, prepared: Option<Prepared>) {
+        if profile == Profile::Off {
+            return;
         }
+        let mut input = self.head(path);
+        let head = input.len();
+        input.extend_from_slice(&self.data_hash(profile, prepared).0);
+        let known = prepared.and_then(|prepared| prepared.leaf.of(crc32fast::hash(&input)));
+        self.leaf = known.unwrap_or_else(|| profile.hash(&input));
+        self.head_crc = head_crc(&input[..head], &self.leaf);
+    }
+
+    fn head(&self, path: &str) -> Vec<u8> {
+        head(path, &self.stat, &self.acl, self.children.len(), &self.children.sum(), self.data.as_deref())
     }
 
     /// Whether what is read of the node is as it was when it was hashed, under any profile but `Off`.
     pub(crate) fn is_as_sealed(&self, path: &str, part: Part) -> bool {
         let is_whole = match part {
-            Part::Head => true,
-            Part::Data => self.data_hash.crc == data_crc(self.data.as_ref()),
             Part::Children => self.children.are_whole(),
+            Part::Head | Part::Data => true,
         };
-        is_whole && self.head_crc == head_crc(crc32fast::hash(&self.summary().input(path)), &self.leaf)
+        // Where no hash of the data is kept, they are hashed with every change.
+        let reads_data = part == Part::Data || self.long_hash.is_none();
+        is_whole
+            && (!reads_data || self.data_crc == crc32fast::hash(self.bytes()))
+            && self.head_crc == head_crc(&self.head(path), &self.leaf)
     }
 
     pub(crate) fn summary(&self) -> Summary {
@@ -408,17 +492,17 @@ impl Node {
             acl: self.acl.clone(),
             children: self.children.len(),
             children_sum: self.children.sum(),
-            data: self.data.clone(),
-            data_hash: self.data_hash,
+            data: self.data.as_ref().map(Data::to_bytes),
+            data_hash: self.long_hash.as_ref().map(|hash| Hashed { crc: self.data_crc, hash: **hash }),
         }
     }
 
     /// The leaf, computed from the node alone and from nothing that was kept of it.
     pub(crate) fn recomputed_leaf(&self, profile: Profile, path: &str) -> Leaf {
-        let mut summary = self.summary();
-        summary.data_hash.hash = profile.hash(self.data.as_deref().unwrap_or_default());
-        summary.children_sum = self.children.recomputed(profile);
-        profile.hash(&summary.input(path))
+        let sum = self.children.recomputed(profile);
+        let mut input = head(path, &self.stat, &self.acl, self.children.len(), &sum, self.data.as_deref());
+        input.extend_from_slice(&profile.hash(self.bytes()).0);
+        profile.hash(&input)
     }
 
     /// What differs between this node and the one at the same path elsewhere.
@@ -489,6 +573,12 @@ mod tests {
             assert_eq!(many.remove(&number.to_string(), profile), number != 17);
         }
         assert!(many.0.is_none() && few.len() == 10);
+    }
+
+    /// Two words more would be a fifth more for each of a million.
+    #[test]
+    fn a_node_takes_eighteen_words() {
+        assert_eq!(size_of::<Node>(), 18 * size_of::<u64>());
     }
 
     #[test]

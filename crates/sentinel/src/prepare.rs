@@ -5,7 +5,6 @@
 //! it staged give the digest that the state will have: the one that [`State::apply`] compares.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use jute::permissions::{ADMIN, CREATE, DELETE, READ, WRITE};
@@ -14,7 +13,7 @@ use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
 use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::limits::{EPHEMERAL_BYTES_MAX, EPHEMERAL_PATH_BYTES, TRANSACTION_BYTES_MAX};
-use crate::node::{Hashed, Lifetime, Persisted, Summary, TTL_MS_MAX, session_leaf};
+use crate::node::{Lifetime, Persisted, Prepared, Summary, TTL_MS_MAX, session_leaf};
 use crate::path::{ROOT, is_fixed, is_valid, split};
 use crate::quota::{self, Record, Usage};
 use crate::state::{State, next_version};
@@ -68,7 +67,7 @@ pub struct Origin<'a> {
 }
 
 /// A node as it will be: nothing when it will be gone.
-type Future = Option<(Summary, Hashed)>;
+type Future = Option<(Summary, Prepared)>;
 
 /// Prepares transactions, one after the other.
 #[derive(Debug)]
@@ -170,16 +169,16 @@ impl Preparer {
         let mut touched = Vec::with_capacity(staged.len());
         for (path, summary) in staged {
             let before = match self.futures.get(&path) {
-                Some((_, future)) => future.as_ref().map(|(_, leaf)| leaf.hash),
+                Some((_, future)) => future.as_ref().map(|(_, hashed)| hashed.leaf.hash),
                 None => state.nodes.get(&path).map(|node| node.leaf),
             };
-            let future = summary.map(|summary| {
-                let leaf = if state.is_realtime { summary.leaf(state.profile, &path) } else { Hashed::default() };
-                (summary, leaf)
+            let future = summary.map(|mut summary| {
+                let hashed = summary.hashed(hashing(state), &path);
+                (summary, hashed)
             });
-            if state.profile != Profile::Off && state.is_realtime {
+            if hashing(state) != Profile::Off {
                 before.iter().for_each(|leaf| self.foreseen.subtract(leaf));
-                future.iter().for_each(|(_, leaf)| self.foreseen.add(&leaf.hash));
+                future.iter().for_each(|(_, hashed)| self.foreseen.add(&hashed.leaf.hash));
             }
             touched.push(path.clone());
             self.futures.insert(path, (zxid, future));
@@ -201,9 +200,9 @@ impl Preparer {
     }
 
     /// The node at `path` as this transaction leaves it behind, unless a later one that was prepared touches it too.
-    pub(crate) fn left_behind(&self, zxid: i64, path: &str) -> Option<&(Summary, Hashed)> {
+    pub(crate) fn left_behind(&self, zxid: i64, path: &str) -> Option<Prepared> {
         let (last, future) = self.futures.get(path)?;
-        future.as_ref().filter(|_| *last == zxid)
+        future.as_ref().filter(|_| *last == zxid).map(|(_, hashed)| *hashed)
     }
 
     /// The transaction was applied: what it left behind is in the state now.
@@ -264,11 +263,6 @@ impl Staging<'_> {
             Proposal::CloseSession => self.close_session().map_err(alone),
             Proposal::Reap { path } => Ok(Body::Changes(vec![self.reap(path).map_err(alone)?])),
         }
-    }
-
-    /// How what is foreseen is hashed: not at all where nobody compares it.
-    fn hashing(&self) -> Profile {
-        if self.state.is_realtime { self.state.profile } else { Profile::Off }
     }
 
     /// The node as the request meets it.
@@ -337,7 +331,7 @@ impl Staging<'_> {
             return Err(ErrorCode::NoChildrenForEphemerals);
         }
         let (_, name) = split(&path).ok_or(ErrorCode::BadArguments)?;
-        let usage = Usage::of(data.as_ref());
+        let usage = Usage::of(data.as_deref());
         self.check_quota(&path, usage)?;
         if let Lifetime::Session(session) = lifetime {
             let before = self.state.ephemerals.get(&session).map_or(0, |ephemerals| ephemerals.bytes);
@@ -349,20 +343,12 @@ impl Staging<'_> {
         parent.stat.cversion = parent.stat.cversion.wrapping_add(1);
         parent.stat.pzxid = self.zxid;
         parent.children += 1;
-        parent.children_sum.add(&self.hashing().hash(name.as_bytes()));
+        parent.children_sum.add(&hashing(self.state).hash(name.as_bytes()));
         let parent_cversion = parent.stat.cversion;
         self.staged.insert(parent_path, Some(parent));
         let (zxid, time, owner) = (self.zxid, self.origin.time_ms, lifetime.owner());
         let stat = Persisted { czxid: zxid, mzxid: zxid, ctime: time, mtime: time, owner, pzxid: zxid, ..Persisted::default() };
-        let summary = Summary {
-            stat,
-            acl: acl.clone(),
-            children: 0,
-            children_sum: Default::default(),
-            data: data.clone(),
-            data_hash: Hashed::of_data(self.hashing(), data.as_ref(), None),
-        };
-        self.staged.insert(path.clone(), Some(summary));
+        self.staged.insert(path.clone(), Some(Summary::new(data.clone(), acl.clone(), stat)));
         self.has_quota |= quota::limited_by(&path).is_some();
         if let Some(counted) = quota::counted_by(&path) {
             if self.counted.is_some() {
@@ -405,21 +391,21 @@ impl Staging<'_> {
         let mut parent = self.get(parent_path)?;
         parent.stat.pzxid = self.zxid;
         parent.children = parent.children.saturating_sub(1);
-        parent.children_sum.subtract(&self.hashing().hash(name.as_bytes()));
+        parent.children_sum.subtract(&hashing(self.state).hash(name.as_bytes()));
         self.staged.insert(parent_path.to_owned(), Some(parent));
         self.staged.insert(path.clone(), None);
-        self.count_usage(&path, Usage::default().minus(Usage::of(node.data.as_ref())));
+        self.count_usage(&path, Usage::default().minus(Usage::of(node.data.as_deref())));
         Ok(Change::Delete { path })
     }
 
     fn set_data(&mut self, path: String, data: Option<Bytes>, version: i32) -> Result<Change, ErrorCode> {
         let mut node = self.get(valid(&path)?)?;
         self.may(&node, WRITE)?;
-        let usage = Usage::of_change(node.data.as_ref(), data.as_ref());
+        let usage = Usage::of_change(node.data.as_deref(), data.as_deref());
         self.check_quota(&path, usage)?;
         let version = check_version(node.stat.version, version)?;
         node.stat = Persisted { version, mzxid: self.zxid, mtime: self.origin.time_ms, ..node.stat };
-        node.set_data(self.hashing(), data.clone());
+        node.set_data(data.clone());
         self.staged.insert(path.clone(), Some(node));
         self.count_usage(&path, usage);
         Ok(Change::SetData { path, data, version })
@@ -441,7 +427,7 @@ impl Staging<'_> {
         let (Ok(limits), Ok(stats)) = (self.get(&quota::limits_path(limited)), self.get(&quota::stats_path(limited))) else {
             return Ok(());
         };
-        let is_over = Record::read(limits.data.as_ref()).forbids(&Record::read(stats.data.as_ref()), more);
+        let is_over = Record::read(limits.data.as_deref()).forbids(&Record::read(stats.data.as_deref()), more);
         if is_over { Err(ErrorCode::QuotaExceeded) } else { Ok(()) }
     }
 
@@ -450,13 +436,13 @@ impl Staging<'_> {
         let Some(limited) = self.limited_above(path) else { return };
         let stats = quota::stats_path(limited);
         let Ok(node) = self.get(&stats) else { return };
-        let record = Record::read(node.data.as_ref()).plus(more);
+        let record = Record::read(node.data.as_deref()).plus(more);
         self.write_usage(stats, &record);
     }
 
     fn write_usage(&mut self, stats: String, record: &Record) {
         let Ok(mut node) = self.get(&stats) else { return };
-        node.set_data(self.hashing(), Some(record.write()));
+        node.set_data(Some(record.write()));
         self.staged.insert(stats, Some(node));
     }
 
@@ -469,10 +455,10 @@ impl Staging<'_> {
         let mut usage = self.state.usage(path);
         for (path, future) in changed {
             if let Some(node) = self.state.nodes.get(path) {
-                usage = usage.minus(Usage::of(node.data.as_ref()));
+                usage = usage.minus(Usage::of(node.data.as_deref()));
             }
             if let Some(summary) = future {
-                usage = usage.plus(Usage::of(summary.data.as_ref()));
+                usage = usage.plus(Usage::of(summary.data.as_deref()));
             }
         }
         usage
@@ -481,7 +467,7 @@ impl Staging<'_> {
     fn set_acl(&mut self, path: String, acl: &[jute::Acl], version: i32) -> Result<Change, ErrorCode> {
         self.check_session()?;
         valid(&path)?;
-        let acl: Arc<[jute::Acl]> = acl::resolve(acl, self.origin.identities)?;
+        let acl = acl::resolve(acl, self.origin.identities)?;
         let mut node = self.get(&path)?;
         self.may(&node, ADMIN)?;
         let version = check_version(node.stat.aversion, version)?;
@@ -510,6 +496,11 @@ impl Staging<'_> {
         }
         Ok(Body::CloseSession { paths: paths.into_iter().collect() })
     }
+}
+
+/// How what is foreseen is hashed: not at all where nobody compares it.
+fn hashing(state: &State) -> Profile {
+    if state.is_realtime { state.profile } else { Profile::Off }
 }
 
 fn valid(path: &str) -> Result<&str, ErrorCode> {

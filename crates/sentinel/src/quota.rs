@@ -29,12 +29,12 @@ pub(crate) struct Usage {
 
 impl Usage {
     /// What one node more with these data uses.
-    pub(crate) fn of(data: Option<&Bytes>) -> Self {
+    pub(crate) fn of(data: Option<&[u8]>) -> Self {
         Self { count: 1, bytes: length(data) }
     }
 
     /// What it uses more that other data are in place of some.
-    pub(crate) fn of_change(before: Option<&Bytes>, after: Option<&Bytes>) -> Self {
+    pub(crate) fn of_change(before: Option<&[u8]>, after: Option<&[u8]>) -> Self {
         Self { count: 0, bytes: length(after) - length(before) }
     }
 
@@ -47,7 +47,7 @@ impl Usage {
     }
 }
 
-fn length(data: Option<&Bytes>) -> i64 {
+fn length(data: Option<&[u8]>) -> i64 {
     data.map_or(0, |data| i64::try_from(data.len()).unwrap_or(i64::MAX))
 }
 
@@ -80,8 +80,8 @@ pub(crate) struct Record(BTreeMap<String, i64>);
 
 impl Record {
     /// Reads a record. What makes no sense counts as not there.
-    pub(crate) fn read(data: Option<&Bytes>) -> Self {
-        let bytes = data.map_or(&[][..], |data| &data[..]);
+    pub(crate) fn read(data: Option<&[u8]>) -> Self {
+        let bytes = data.unwrap_or_default();
         let text = if bytes.len() > QUOTA_RECORD_BYTES_MAX { "" } else { std::str::from_utf8(bytes).unwrap_or_default() };
         let field = |pair: &str| {
             let mut parts = pair.split('=');
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn read(text: &'static str) -> Record {
-        Record::read(Some(&Bytes::from_static(text.as_bytes())))
+        Record::read(Some(text.as_bytes()))
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
         for nonsense in ["", ",;,", "=", "=1", "count", "count=", "count=x"] {
             assert_eq!(read(nonsense).write(), "count=-1,bytes=-1", "{nonsense:?}");
         }
-        assert_eq!(Record::read(Some(&Bytes::from(vec![b'1'; 5_000]))), Record::default());
+        assert_eq!(Record::read(Some(&[b'1'; 5_000])), Record::default());
     }
 
     #[test]

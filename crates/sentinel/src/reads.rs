@@ -5,7 +5,7 @@ use jute::{Acl, Answer, ErrorCode, Id, Operation, OperationResult, ReadOperation
 
 use crate::acl;
 use crate::limits::{MULTI_READ_BYTES_MAX, NAMES_BYTES_MAX};
-use crate::node::{Node, Part};
+use crate::node::{Data, Node, Part};
 use crate::path::{ROOT, split};
 use crate::prepare::Proposal;
 use crate::state::{Corruption, State};
@@ -64,7 +64,7 @@ impl State {
             let (ReadOperation::GetData { path } | ReadOperation::GetChildren { path }) = operation;
             let Some(node) = self.nodes.get(path) else { continue };
             let (part, bytes) = match operation {
-                ReadOperation::GetData { .. } => (Part::Data, node.data.as_ref().map_or(0, bytes::Bytes::len)),
+                ReadOperation::GetData { .. } => (Part::Data, node.data.as_ref().map_or(0, |data| data.len())),
                 ReadOperation::GetChildren { .. } => (Part::Children, node.children.len() * CHILD_BYTES_MIN),
             };
             self.look_at(path, part)?;
@@ -106,7 +106,7 @@ impl State {
 
     pub(crate) fn data(&self, path: &str, who: &[Id]) -> Read {
         let node = self.readable(path, who)?;
-        Ok(Answer::Data { data: node.data.clone(), stat: node.stat() })
+        Ok(Answer::Data { data: node.data.as_ref().map(Data::to_bytes), stat: node.stat() })
     }
 
     pub(crate) fn children(&self, path: &str, who: &[Id]) -> Read {

@@ -19,6 +19,7 @@ use crate::limits::SNAPSHOT_RECORD_BYTES_MAX;
 use crate::node::{Node, Persisted};
 use crate::path::split;
 use crate::state::{Corruption, State};
+use crate::tree::Nodes;
 
 const MAGIC: &[u8; 8] = b"BEZANTSN";
 const FORMAT: u8 = 1;
@@ -62,7 +63,7 @@ impl State {
     /// When a node does not hash to its leaf.
     pub fn snapshot(&self) -> Result<Bytes, Corruption> {
         let mut bytes = Vec::new();
-        let written = self.write_snapshot(|piece| {
+        let written = self.frozen().write_snapshot(|piece| {
             bytes.extend_from_slice(piece);
             Ok::<(), Infallible>(())
         });
@@ -73,11 +74,12 @@ impl State {
         }
     }
 
-    /// Gives a snapshot of this state to `sink`, piece by piece. Each node is hashed anew and compared with its leaf.
+    /// Gives a snapshot of this state to `sink`, piece by piece. Each node is hashed anew and compared with its leaf. A [frozen](Self::frozen)
+    /// state lets go of what was written.
     ///
     /// # Errors
     /// When a node does not hash to its leaf, or is larger than transactions make one, or `sink` fails.
-    pub fn write_snapshot<E>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), NotWritten<E>> {
+    pub fn write_snapshot<E>(mut self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), NotWritten<E>> {
         let mut crc = crc32fast::Hasher::new();
         let mut give = |bytes: &[u8]| {
             crc.update(bytes);
@@ -100,15 +102,17 @@ impl State {
                 writer.raw(&session.password);
             }))?;
         }
-        for (path, node) in self.nodes.iter() {
-            self.scrub_node(path, node).map_err(NotWritten::Corrupt)?;
-            let record = record(&mut out, |writer| write_node(writer, path, node));
-            if record.len() - RECORD_HEAD_BYTES > SNAPSHOT_RECORD_BYTES_MAX {
-                // Nobody could read it back.
-                let what = "a node is larger than any transactions make one".to_owned();
-                return Err(NotWritten::Corrupt(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests: None }));
+        for shard in std::mem::replace(&mut self.nodes, Nodes::new(0)).into_shards() {
+            for (path, node) in shard.iter() {
+                self.scrub_node(path, node).map_err(NotWritten::Corrupt)?;
+                let record = record(&mut out, |writer| write_node(writer, path, node));
+                if record.len() - RECORD_HEAD_BYTES > SNAPSHOT_RECORD_BYTES_MAX {
+                    // Nobody could read it back.
+                    let what = "a node is larger than any transactions make one".to_owned();
+                    return Err(NotWritten::Corrupt(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests: None }));
+                }
+                give(record)?;
             }
-            give(record)?;
         }
         let end = crc.finalize().to_be_bytes();
         sink(&end).map_err(NotWritten::Failed)
@@ -237,5 +241,5 @@ fn read_node(reader: &mut Reader<'_>, profile: Profile) -> Result<(String, Node,
         aversion: reader.int()?,
     };
     reader.finish()?;
-    Ok((path, Node::new(profile, data, acl.into(), stat, None), leaf))
+    Ok((path, Node::new(profile, data.as_deref(), acl.into(), stat, None), leaf))
 }

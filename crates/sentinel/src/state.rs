@@ -13,7 +13,7 @@ use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::drill::Damage;
 use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX, EPHEMERAL_PATH_BYTES};
-use crate::node::{Hashed, Lifetime, Node, Part, Persisted, session_leaf};
+use crate::node::{Lifetime, Node, Part, Persisted, Prepared, session_leaf};
 use crate::path::{CONFIG, QUOTA, ROOT, SERVICE, is_valid, split};
 use crate::prepare::Preparer;
 use crate::quota::{self, Record, Usage};
@@ -54,7 +54,7 @@ pub struct Event {
     /// Where.
     pub path: String,
     /// Who may know: the node's ACL.
-    pub acl: Arc<[Acl]>,
+    pub acl: Arc<Vec<Acl>>,
 }
 
 /// What a transaction came to.
@@ -114,17 +114,8 @@ struct Touched<'a> {
 
 impl Touched<'_> {
     /// What was hashed of the data when the transaction was prepared, and of the node after it.
-    fn prepared(&self, path: &str) -> Option<(Hashed, Hashed)> {
-        let (summary, leaf) = self.preparer?.left_behind(self.zxid, path)?;
-        Some((summary.data_hash, *leaf))
-    }
-
-    fn prepared_data(&self, path: &str) -> Option<Hashed> {
-        self.prepared(path).map(|(data, _)| data)
-    }
-
-    fn prepared_leaf(&self, path: &str) -> Option<Hashed> {
-        self.prepared(path).map(|(_, leaf)| leaf)
+    fn prepared(&self, path: &str) -> Option<Prepared> {
+        self.preparer?.left_behind(self.zxid, path)
     }
 
     fn new_node(&mut self, path: &str) {
@@ -137,12 +128,12 @@ impl State {
     #[must_use]
     pub fn new(profile: Profile, seed: u64) -> Self {
         let mut state = Self::empty(profile, seed);
-        let read_only: Arc<[Acl]> = Arc::new([Acl { permissions: jute::permissions::READ, ..Acl::open() }]);
+        let read_only = Arc::new(vec![Acl { permissions: jute::permissions::READ, ..Acl::open() }]);
         let fixed = [(ROOT, acl::open()), (SERVICE, acl::open()), (QUOTA, acl::open()), (CONFIG, read_only)];
         for (path, acl) in fixed {
             // ZooKeeper sets this ACL without asking for a version, which leaves it at −1.
             let stat = Persisted { aversion: if path == CONFIG { -1 } else { 0 }, ..Persisted::default() };
-            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, stat, None));
+            state.put(path, Node::new(profile, Some(&[]), acl, stat, None));
         }
         for path in [SERVICE, QUOTA, CONFIG] {
             let (parent, name) = split(path).expect("these are not the root");
@@ -385,7 +376,7 @@ impl State {
             return Err(Corruption { digests, ..corrupt(Some(&path), "a node that is to be changed does not hash to its leaf") });
         }
         for (path, before) in std::mem::take(&mut touched.leaves) {
-            self.refresh(&path, before, touched.prepared_leaf(&path));
+            self.refresh(&path, before, touched.prepared(&path));
         }
         self.zxid = transaction.zxid;
         applied.compared = self.check_foreseen(transaction)?;
@@ -455,20 +446,20 @@ impl State {
             Change::Create { path, data, acl, owner, parent_cversion } => {
                 let stat =
                     Persisted { czxid: zxid, mzxid: zxid, ctime: time, mtime: time, owner: *owner, pzxid: zxid, ..Persisted::default() };
-                let node = Node::new(self.profile, data.clone(), acl.clone(), stat, touched.prepared_data(path));
+                let node = Node::new(self.profile, data.as_deref(), acl.clone(), stat, touched.prepared(path));
                 Some(self.create(path, node, *parent_cversion, touched, applied)?)
             }
             Change::SetData { path, data, version } => {
-                let (profile, prepared) = (self.profile, touched.prepared_data(path));
+                let (profile, prepared) = (self.profile, touched.prepared(path));
                 let node = self.touch(touched, path).ok_or("data are written of a node that is not there")?;
                 if next_version(node.stat.version) != *version {
                     return Err("data are written of a node with another version");
                 }
                 node.stat = Persisted { version: *version, mzxid: zxid, mtime: time, ..node.stat };
-                let before = node.put_data(profile, data.clone(), prepared);
+                let before = node.put_data(profile, data.as_deref(), prepared);
                 let (stat, acl) = (node.stat(), node.acl.clone());
-                self.data_bytes = self.data_bytes + length(data.as_ref()) - length(before.as_ref());
-                self.count_usage(path, Usage::of_change(before.as_ref(), data.as_ref()), touched);
+                self.data_bytes = self.data_bytes + length(data.as_deref()) - length(before.as_deref());
+                self.count_usage(path, Usage::of_change(before.as_deref(), data.as_deref()), touched);
                 applied.events.push(Event { kind: EventKind::DataChanged, path: path.clone(), acl });
                 Some(stat)
             }
@@ -514,7 +505,7 @@ impl State {
         }
         let (stat, acl, parent_acl) = (node.stat(), node.acl.clone(), parent.acl.clone());
         touched.new_node(path);
-        let usage = Usage::of(node.data.as_ref());
+        let usage = Usage::of(node.data.as_deref());
         self.put(path, node);
         if let Some(counted) = quota::counted_by(path) {
             let record = Record::of(self.usage(counted));
@@ -540,7 +531,7 @@ impl State {
         }
         parent.stat.pzxid = zxid;
         let parent_acl = parent.acl.clone();
-        self.count_usage(path, Usage::default().minus(Usage::of(node.data.as_ref())), touched);
+        self.count_usage(path, Usage::default().minus(Usage::of(node.data.as_deref())), touched);
         applied.events.push(Event { kind: EventKind::Deleted, path: path.to_owned(), acl: node.acl });
         applied.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_path.to_owned(), acl: parent_acl });
         Ok(())
@@ -556,7 +547,7 @@ impl State {
         let mut unseen = vec![path.to_owned()];
         while let Some(next) = unseen.pop() {
             let Some(node) = self.nodes.get(&next) else { continue };
-            usage = usage.plus(Usage::of(node.data.as_ref()));
+            usage = usage.plus(Usage::of(node.data.as_deref()));
             unseen.extend(node.children.names().map(|name| format!("{next}/{name}")));
         }
         usage
@@ -570,22 +561,22 @@ impl State {
         let Some(limited) = quota::candidates(path).find(|above| self.limited.contains(*above)) else { return };
         let stats = quota::stats_path(limited);
         let Some(node) = self.nodes.get(&stats) else { return };
-        let record = Record::read(node.data.as_ref()).plus(more);
+        let record = Record::read(node.data.as_deref()).plus(more);
         self.write_usage(&stats, &record, touched);
     }
 
     /// Writes how much is used. That is no client's change: the node keeps its stat, and nobody is told.
     fn write_usage(&mut self, stats: &str, record: &Record, touched: &mut Touched<'_>) {
-        let (profile, prepared) = (self.profile, touched.prepared_data(stats));
+        let (profile, prepared) = (self.profile, touched.prepared(stats));
         let Some(node) = self.touch(touched, stats) else { return };
-        let before = node.put_data(profile, Some(record.write()), prepared);
-        let after = length(node.data.as_ref());
-        self.data_bytes = self.data_bytes + after - length(before.as_ref());
+        let before = node.put_data(profile, Some(&record.write()), prepared);
+        let after = length(node.data.as_deref());
+        self.data_bytes = self.data_bytes + after - length(before.as_deref());
     }
 
     /// Puts a node where none is, with what is found from nodes.
     pub(crate) fn put(&mut self, path: &str, node: Node) {
-        self.data_bytes += length(node.data.as_ref());
+        self.data_bytes += length(node.data.as_deref());
         match Lifetime::of_owner(node.stat.owner) {
             Lifetime::Persistent => {}
             Lifetime::Session(session) => {
@@ -606,7 +597,7 @@ impl State {
 
     fn take(&mut self, path: &str) -> Option<Node> {
         let node = self.nodes.remove(path)?;
-        self.data_bytes -= length(node.data.as_ref());
+        self.data_bytes -= length(node.data.as_deref());
         if let Some(limited) = quota::limited_by(path) {
             self.limited.remove(limited);
         }
@@ -642,7 +633,7 @@ impl State {
         if !touched.leaves.contains_key(path) {
             let is_looked_at = self.is_realtime && self.profile != Profile::Off && touched.damaged.is_none();
             if is_looked_at && !node.is_as_sealed(path, Part::Head) {
-                let found = node.summary().leaf(self.profile, path).hash;
+                let found = node.summary().hashed(self.profile, path).leaf.hash;
                 touched.damaged = Some((path.to_owned(), Checksum(node.leaf.0), Checksum(found.0)));
             }
             touched.leaves.insert(path.to_owned(), Some(node.leaf));
@@ -651,7 +642,7 @@ impl State {
     }
 
     /// Brings the digest up to date with the node at `path`, whose leaf was `before`. Its leaf now was `prepared`, if it was.
-    pub(crate) fn refresh(&mut self, path: &str, before: Option<Leaf>, prepared: Option<Hashed>) {
+    pub(crate) fn refresh(&mut self, path: &str, before: Option<Leaf>, prepared: Option<Prepared>) {
         if self.profile == Profile::Off {
             return;
         }
@@ -669,7 +660,7 @@ fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn length(data: Option<&bytes::Bytes>) -> u64 {
+fn length(data: Option<&[u8]>) -> u64 {
     data.map_or(0, |data| data.len() as u64)
 }
 

@@ -20,7 +20,7 @@ pub enum Change {
         /// With which data.
         data: Option<Bytes>,
         /// With which ACL.
-        acl: Arc<[Acl]>,
+        acl: Arc<Vec<Acl>>,
         /// The `ephemeral_owner` of its stat.
         owner: i64,
         /// How many children its parent has then ever had.
@@ -45,7 +45,7 @@ pub enum Change {
         /// Which node.
         path: String,
         /// Which ACL.
-        acl: Arc<[Acl]>,
+        acl: Arc<Vec<Acl>>,
         /// Its ACL's version then.
         version: i32,
     },

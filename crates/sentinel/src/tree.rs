@@ -1,21 +1,21 @@
 //! The nodes, by path.
 //!
-//! They lie in shards chosen by a hash of the path. Each shard is shared with the copies that were made of the tree, until it is written:
-//! then the writer takes its own copy of that shard alone. So a copy of a million nodes costs a few thousand counters, and whoever
-//! writes a snapshot of it does so beside the server that goes on changing the tree.
+//! They lie in shards chosen by a hash of the path. Each shard, and each node, is shared with the copies that were made of the tree, until it
+//! is written: then the writer takes its own copy of that shard's list, and of that node alone. So a copy of a million nodes costs a few
+//! thousand counters, and whoever writes a snapshot of it does so beside the server that goes on changing the tree.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use std::hash::BuildHasher as _;
 
 use crate::node::Node;
+use crate::text_map::TextMap;
 
 /// How many shards there are.
 const SHARDS: usize = 4_096;
 
-type Shard = BTreeMap<Box<str>, Node>;
+pub(crate) type Shard = TextMap<Arc<Node>>;
 
 /// The nodes of a state.
 #[derive(Clone, Debug)]
@@ -36,31 +36,31 @@ impl Nodes {
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<&Node> {
-        self.shards[self.shard_of(path)].get(path)
+        self.shards[self.shard_of(path)].get(path).map(|node| &**node)
     }
 
     /// The node, to be changed.
     pub(crate) fn get_mut(&mut self, path: &str) -> Option<&mut Node> {
         let shard = self.shard_of(path);
         // A shard is not copied for a node that is not there.
-        if !self.shards[shard].contains_key(path) {
+        if !self.shards[shard].contains(path) {
             return None;
         }
-        Arc::make_mut(&mut self.shards[shard]).get_mut(path)
+        Arc::make_mut(&mut self.shards[shard]).get_mut(path).map(Arc::make_mut)
     }
 
     pub(crate) fn insert(&mut self, path: &str, node: Node) -> Option<Node> {
         let shard = self.shard_of(path);
-        let before = Arc::make_mut(&mut self.shards[shard]).insert(path.into(), node);
+        let before = Arc::make_mut(&mut self.shards[shard]).insert(path.into(), Arc::new(node));
         self.count += usize::from(before.is_none());
-        before
+        before.map(Arc::unwrap_or_clone)
     }
 
     pub(crate) fn remove(&mut self, path: &str) -> Option<Node> {
         let shard = self.shard_of(path);
         let removed = Arc::make_mut(&mut self.shards[shard]).remove(path);
         self.count -= usize::from(removed.is_some());
-        removed
+        removed.map(Arc::unwrap_or_clone)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -69,11 +69,16 @@ impl Nodes {
 
     /// All nodes, in an order that depends on the seed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
-        self.shards.iter().flat_map(|shard| shard.iter().map(|(path, node)| (&**path, node)))
+        self.shards.iter().flat_map(|shard| shard.iter().map(|(path, node)| (path, &**node)))
+    }
+
+    /// All nodes, in the same order. What was given is let go of, so that whoever goes on changing the original has it for itself again.
+    pub(crate) fn into_shards(self) -> impl Iterator<Item = Arc<Shard>> {
+        self.shards.into_iter()
     }
 
     /// The nodes of one shard, counted round and round.
     pub(crate) fn shard(&self, number: usize) -> impl Iterator<Item = (&str, &Node)> {
-        self.shards[number % SHARDS].iter().map(|(path, node)| (&**path, node))
+        self.shards[number % SHARDS].iter().map(|(path, node)| (path, &**node))
     }
 }

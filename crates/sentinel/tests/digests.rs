@@ -82,6 +82,7 @@ fn run(profile: Profile, proposals: Vec<(i64, Proposal)>, ahead: usize) -> (Stat
     assert_eq!(preparer.outstanding(), 0);
     let mut bytes = Vec::new();
     leader
+        .frozen()
         .write_snapshot(|piece| {
             bytes.extend_from_slice(piece);
             Ok::<(), ()>(())

@@ -185,7 +185,7 @@ impl MemberStorage {
         let (name, folder) = (self.name(), self.snapshots.clone());
         let writing = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
             // Whoever asked may have stopped.
-            let _ = sender.send(write_snapshot(&snapshot.state, &folder, name).map(|()| name));
+            let _ = sender.send(write_snapshot(snapshot.state, &folder, name).map(|()| name));
         });
         writing.map_err(failed("begin a thread to write to", &self.snapshots))?;
         self.writing = Some(receiver);

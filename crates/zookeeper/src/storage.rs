@@ -129,7 +129,7 @@ impl Storage {
         fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
         if is_new {
             // Written first: from now on a log without snapshot is a loss.
-            write_snapshot(&State::new(profile, seed), &snapshots, Name { zxid: 0, segment: 1 }).map_err(|error| match error {
+            write_snapshot(State::new(profile, seed), &snapshots, Name { zxid: 0, segment: 1 }).map_err(|error| match error {
                 NotWritten::Failed(source) => failed("write a snapshot in", &snapshots)(source),
                 NotWritten::Corrupt(corruption) => OpenError::Corrupt(corruption),
             })?;
@@ -190,7 +190,7 @@ impl Storage {
         let (frozen, folder) = (state.frozen(), self.snapshots.clone());
         let writing = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
             // Whoever asked may have stopped.
-            let _ = sender.send(write_snapshot(&frozen, &folder, name).map(|()| name));
+            let _ = sender.send(write_snapshot(frozen, &folder, name).map(|()| name));
         });
         writing.map_err(failed("begin a thread to write to", &self.snapshots))?;
         self.writing = Some(receiver);
@@ -354,7 +354,7 @@ fn replay(log: &mut Store<Disk>, mut state: State, until: Option<i64>) -> Result
 }
 
 /// Writes a snapshot: whole under its name, or not at all.
-pub(crate) fn write_snapshot(state: &State, folder: &Path, name: Name) -> Result<(), NotWritten<io::Error>> {
+pub(crate) fn write_snapshot(state: State, folder: &Path, name: Name) -> Result<(), NotWritten<io::Error>> {
     let partial = folder.join(PARTIAL);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(NotWritten::Failed)?);
     state.write_snapshot(|bytes| file.write_all(bytes))?;

@@ -52,7 +52,7 @@ struct World {
 
 fn bytes_of(state: &State) -> Bytes {
     let mut bytes = Vec::new();
-    let written = state.write_snapshot(|piece| {
+    let written = state.frozen().write_snapshot(|piece| {
         bytes.extend_from_slice(piece);
         Ok::<(), std::convert::Infallible>(())
     });

@@ -34,7 +34,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tick_ms: 100, timeout_ms: 600, settle_ms: 40, proposals_max: 8_192, proposals_bytes_max: 64 << 20, kept_max: 131_072 }
+        Self { tick_ms: 100, timeout_ms: 600, settle_ms: 40, proposals_max: 8_192, proposals_bytes_max: 64 << 20, kept_max: 65_536 }
     }
 }
 

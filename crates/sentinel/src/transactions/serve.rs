@@ -8,7 +8,7 @@ use types::{ClientId, Direction, Key, KeyRange, Permission, Session, Value};
 use super::keys::{COMMITS, KEYS, ROOT, is_slot, key_of, name_of, path_of, slot_path};
 use super::message::{Answer, Question, Reason, Row, Seen, SeenRange, Version, Write};
 use crate::limits::{ANSWER_BYTES_MAX, COMMIT_BYTES_MAX, ENGINE_SESSION_MS, ENGINE_SLOTS_MAX};
-use crate::node::Part;
+use crate::node::{Data, Part};
 use crate::prepare::{Origin, Proposal};
 use crate::server::{Now, Outbox, Server};
 use crate::state::{Corruption, State};
@@ -110,7 +110,7 @@ impl State {
         self.look_at(&path, Part::Data)?;
         let Some(node) = self.nodes.get(&path) else { return Ok(Row { key, version: 0, value: None }) };
         // Only a client of the tree can have written more than a value takes.
-        let value = Value::new(node.data.clone().unwrap_or_default()).ok_or(Reason::TooLarge)?;
+        let value = Value::new(node.data.as_ref().map(Data::to_bytes).unwrap_or_default()).ok_or(Reason::TooLarge)?;
         Ok(Row { key, version: node.stat.mzxid, value: Some(value) })
     }
 
