@@ -80,6 +80,7 @@ pub(crate) fn resolve(asked: &[Acl], who: &[Id]) -> Result<AclLines, ErrorCode> 
             return Err(ErrorCode::InvalidAcl);
         }
     }
+    resolved.shrink_to_fit();
     Ok(resolved.into())
 }
 

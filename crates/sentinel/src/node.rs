@@ -1,7 +1,5 @@
 //! A node of the tree, and its leaf in the digest.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::hash::BuildHasher as _;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -75,83 +73,26 @@ pub(crate) struct Persisted {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Children(Option<Box<Names>>);
 
-/// From how many names on they lie in [`NAME_SHARDS`] sets instead of one: whoever changes one of a million, while a copy of the tree is being
-/// written, copies a few thousand.
-const SPLIT_AT: usize = 4_096;
-const NAME_SHARDS: usize = 256;
-
-type NameSet = TextMap<()>;
-
 #[derive(Clone, Debug, Default)]
 struct Names {
-    /// One set, or [`NAME_SHARDS`]; each is shared with copies of the tree until it is changed.
-    shards: Vec<Arc<NameSet>>,
-    count: usize,
+    names: TextMap<()>,
     sum: WideSum,
     /// The sum of short hashes of the names: for whoever reads all of them, and looks whether they are those that were put there.
     quick_sum: u64,
-}
-
-impl Names {
-    fn shard_of(&self, name: &str) -> usize {
-        match self.shards.len() {
-            0 | 1 => 0,
-            shards => usize::try_from(quick_hash(name) % shards as u64).expect("there are few shards"),
-        }
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        self.shards.get(self.shard_of(name)).is_some_and(|shard| shard.contains(name))
-    }
-
-    fn split(&mut self) {
-        let all = std::mem::replace(&mut self.shards, vec![Arc::default(); NAME_SHARDS]);
-        for (name, ()) in all.into_iter().flat_map(Arc::unwrap_or_clone) {
-            let shard = self.shard_of(&name);
-            Arc::make_mut(&mut self.shards[shard]).insert(name, ());
-        }
-    }
 }
 
 fn quick_hash(name: &str) -> u64 {
     FixedState::with_seed(0).hash_one(name)
 }
 
-/// A name that is next in its set. Of several, the greatest is the one that comes first.
-#[derive(PartialEq, Eq)]
-struct NextName<'a> {
-    name: &'a str,
-    set: usize,
-    direction: Direction,
-}
-
-impl Ord for NextName<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.direction.order(other.name, self.name)
-    }
-}
-
-impl PartialOrd for NextName<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 impl Children {
     /// Adds a name; false when it is there already.
     pub(crate) fn insert(&mut self, name: &str, profile: Profile) -> bool {
         let names = self.0.get_or_insert_default();
-        if names.contains(name) {
+        if names.names.contains(name) {
             return false;
         }
-        if names.shards.is_empty() {
-            names.shards.push(Arc::default());
-        } else if names.shards.len() == 1 && names.count >= SPLIT_AT {
-            names.split();
-        }
-        let shard = names.shard_of(name);
-        Arc::make_mut(&mut names.shards[shard]).insert(name.into(), ());
-        names.count += 1;
+        names.names.insert(name.into(), ());
         names.sum.add(&profile.hash(name.as_bytes()));
         if profile != Profile::Off {
             names.quick_sum = names.quick_sum.wrapping_add(quick_hash(name));
@@ -161,44 +102,36 @@ impl Children {
 
     /// Removes a name; false when it is not there.
     pub(crate) fn remove(&mut self, name: &str, profile: Profile) -> bool {
-        let Some(names) = self.0.as_mut().filter(|names| names.contains(name)) else { return false };
-        let shard = names.shard_of(name);
-        Arc::make_mut(&mut names.shards[shard]).remove(name);
-        names.count -= 1;
+        let Some(names) = &mut self.0 else { return false };
+        if names.names.remove(name).is_none() {
+            return false;
+        }
         names.sum.subtract(&profile.hash(name.as_bytes()));
         if profile != Profile::Off {
             names.quick_sum = names.quick_sum.wrapping_sub(quick_hash(name));
         }
-        if names.count == 0 && names.sum == WideSum::default() {
+        if names.names.len() == 0 && names.sum == WideSum::default() {
             self.0 = None;
         }
         true
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.0.as_ref().is_some_and(|names| names.contains(name))
+        self.0.as_ref().is_some_and(|names| names.names.contains(name))
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().flat_map(|names| &names.shards).flat_map(|shard| shard.iter()).map(|(name, ())| name)
+        self.0.iter().flat_map(|names| names.names.iter()).map(|(name, ())| name)
     }
 
     /// The names from `low` (included) to `high` (excluded), in this direction.
-    pub(crate) fn between(&self, low: String, high: String, direction: Direction) -> impl Iterator<Item = &str> {
-        let shards = self.0.iter().filter(|_| low < high).flat_map(|names| &names.shards);
-        let mut sets: Vec<_> = shards.map(|shard| direction.of(shard.between(&low, &high))).collect();
-        // Of each set the next name, on top the one that comes first.
-        let mut next: BinaryHeap<NextName<'_>> =
-            sets.iter_mut().enumerate().filter_map(|(set, names)| Some(NextName { name: names.next()?, set, direction })).collect();
-        std::iter::from_fn(move || {
-            let NextName { name, set, .. } = next.pop()?;
-            next.extend(sets[set].next().map(|name| NextName { name, set, direction }));
-            Some(name)
-        })
+    pub(crate) fn between(&self, low: &str, high: &str, direction: Direction) -> impl Iterator<Item = &str> + use<'_> {
+        let names = self.0.as_ref().map(|names| direction.of(names.names.between(low, high)));
+        names.into_iter().flatten()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |names| names.count)
+        self.0.as_ref().map_or(0, |names| names.names.len())
     }
 
     fn sum(&self) -> WideSum {
@@ -269,7 +202,8 @@ impl Deref for Data {
     }
 }
 
-/// Of data as long as this the hash is kept, so that a change of the rest does not hash them again. Shorter ones are hashed as fast as found.
+/// Of data as long as this the hash is kept, so that a change of the rest does not hash them again. To hash shorter ones takes about as long as to fetch
+/// a kept hash from memory.
 const HASH_KEPT_FROM: usize = 256;
 
 /// A node. There may be millions, so it holds nothing that is found fast enough from the rest.
@@ -281,8 +215,9 @@ pub(crate) struct Node {
     pub(crate) children: Children,
     /// The hash of long data.
     long_hash: Option<Box<Leaf>>,
+    /// The checksum of the data. Like the other one, it costs little enough to be looked at before every read and change.
     data_crc: u32,
-    /// The checksum of all else that the leaf covers, and of the leaf. Like that of the data, it costs little enough to be looked at before every read and change.
+    /// The checksum of all else that the leaf covers, of the hash of long data, and of the leaf.
     head_crc: u32,
     /// The node's leaf, as it is in the digest of the state.
     pub(crate) leaf: Leaf,
@@ -334,11 +269,6 @@ impl Hashed {
     fn of(self, crc: u32) -> Option<Leaf> {
         (self.crc == crc || broken(Mutant::PreparedBelieved)).then_some(self.hash)
     }
-}
-
-/// Of a leaf, and of what it covers but the data.
-fn head_crc(head: &[u8], leaf: &Leaf) -> u32 {
-    crc32fast::hash(head) ^ crc32fast::hash(&leaf.0)
 }
 
 impl Summary {
@@ -439,8 +369,11 @@ impl Node {
         }
         self.data_crc = crc32fast::hash(self.bytes());
         let is_long = self.bytes().len() >= HASH_KEPT_FROM;
+        // Not the one of the data before.
         self.long_hash = None;
-        self.long_hash = is_long.then(|| Box::new(self.data_hash(profile, prepared)));
+        if is_long {
+            self.long_hash = Some(Box::new(self.data_hash(profile, prepared)));
+        }
     }
 
     fn data_hash(&self, profile: Profile, prepared: Option<Prepared>) -> Leaf {
@@ -450,8 +383,15 @@ impl Node {
         }
     }
 
+    /// Of what the leaf covers but the data, of their hash where it is kept, and of the leaf.
+    fn head_crc_of(&self, head: &[u8]) -> u32 {
+        let kept = self.long_hash.as_ref().map_or(0, |hash| crc32fast::hash(&hash.0).rotate_left(1));
+        crc32fast::hash(head) ^ kept ^ crc32fast::hash(&self.leaf.0)
+    }
+
     /// Hashes what there is for another profile.
     pub(crate) fn rehash(&mut self, profile: Profile) {
+        (self.leaf, self.long_hash, self.data_crc, self.head_crc) = (Leaf::default(), None, 0, 0);
         self.note_data(profile, None);
         self.children.rehash(profile);
     }
@@ -466,7 +406,7 @@ impl Node {
         input.extend_from_slice(&self.data_hash(profile, prepared).0);
         let known = prepared.and_then(|prepared| prepared.leaf.of(crc32fast::hash(&input)));
         self.leaf = known.unwrap_or_else(|| profile.hash(&input));
-        self.head_crc = head_crc(&input[..head], &self.leaf);
+        self.head_crc = self.head_crc_of(&input[..head]);
     }
 
     fn head(&self, path: &str) -> Vec<u8> {
@@ -479,11 +419,18 @@ impl Node {
             Part::Children => self.children.are_whole(),
             Part::Head | Part::Data => true,
         };
-        // Where no hash of the data is kept, they are hashed with every change.
-        let reads_data = part == Part::Data || self.long_hash.is_none();
-        is_whole
-            && (!reads_data || self.data_crc == crc32fast::hash(self.bytes()))
-            && self.head_crc == head_crc(&self.head(path), &self.leaf)
+        let has_its_data = if part == Part::Data { self.has_its_data() } else { self.has_its_short_data() };
+        is_whole && has_its_data && self.head_crc == self.head_crc_of(&self.head(path))
+    }
+
+    fn has_its_data(&self) -> bool {
+        self.data_crc == crc32fast::hash(self.bytes())
+    }
+
+    /// Whether the data are those that were put there, if no hash of them is kept: they are hashed with every change of the node, which would take
+    /// damage into its leaf.
+    pub(crate) fn has_its_short_data(&self) -> bool {
+        self.long_hash.is_some() || self.has_its_data()
     }
 
     pub(crate) fn summary(&self) -> Summary {
@@ -547,32 +494,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_children_lie_in_many_sets_and_are_the_same() {
+    fn many_children_are_found_in_order_whoever_copied_them() {
         let (mut many, profile) = (Children::default(), Profile::Sha256Wide);
-        for number in 0..2 * SPLIT_AT {
+        for number in 0..8_000 {
             assert!(many.insert(&number.to_string(), profile) && !many.insert(&number.to_string(), profile));
         }
         let copy = many.clone();
-        assert_eq!((many.len(), many.names().count(), many.sum()), (2 * SPLIT_AT, 2 * SPLIT_AT, many.recomputed(profile)));
+        assert_eq!((many.len(), many.names().count(), many.sum()), (8_000, 8_000, many.recomputed(profile)));
         assert!(many.remove("17", profile) && !many.remove("17", profile));
         assert!(copy.names().any(|name| name == "17") && !many.has_the_same_names(&copy));
-        let some: Vec<&str> = many.between("17".to_owned(), "1720".to_owned(), Direction::Ascending).collect();
-        let mut sorted: Vec<&str> = many.names().filter(|name| ("17".."1720").contains(name)).collect();
-        sorted.sort_unstable();
-        let mut down: Vec<&str> = many.between("17".to_owned(), "1720".to_owned(), Direction::Descending).collect();
+        let some: Vec<&str> = many.between("17", "1720", Direction::Ascending).collect();
+        let mut down: Vec<&str> = many.between("17", "1720", Direction::Descending).collect();
         down.reverse();
-        assert!(
-            some.len() > 20
-                && some == sorted
-                && down == sorted
-                && many.between("b".to_owned(), "a".to_owned(), Direction::Ascending).next().is_none()
-        );
-        let mut few = Children::default();
-        many.names().filter(|name| name.len() == 1).for_each(|name| assert!(few.insert(name, profile)));
-        for number in 0..2 * SPLIT_AT {
+        assert!(some.len() > 20 && some.is_sorted() && some == down && some.iter().all(|name| ("17".."1720").contains(name)));
+        for number in 0..8_000 {
             assert_eq!(many.remove(&number.to_string(), profile), number != 17);
         }
-        assert!(many.0.is_none() && few.len() == 10);
+        assert!(many.0.is_none());
+    }
+
+    #[test]
+    fn damage_of_what_is_kept_of_a_node_is_seen() {
+        let (profile, path) = (Profile::Sha256Wide, "/a");
+        let damages: [fn(&mut Node); 4] = [
+            |node| node.data_crc ^= 1,
+            |node| node.head_crc ^= 1,
+            |node| node.leaf.0[31] ^= 1,
+            |node| node.long_hash.iter_mut().for_each(|hash| hash.0[0] ^= 1),
+        ];
+        for length in [0, 1, HASH_KEPT_FROM] {
+            let mut node = Node::new(profile, Some(&vec![7; length]), crate::acl::open(), Persisted::default(), None);
+            node.seal(profile, path, None);
+            assert!(node.is_as_sealed(path, Part::Data) && node.leaf == node.recomputed_leaf(profile, path));
+            for (number, damage) in damages.iter().enumerate().filter(|(number, _)| *number < 3 || length == HASH_KEPT_FROM) {
+                let mut damaged = node.clone();
+                damage(&mut damaged);
+                assert!(!damaged.is_as_sealed(path, Part::Data), "{number} of {length}");
+                // Whatever else changes is not hashed with it, or it is seen before.
+                let is_hashed = number > 0 || length < HASH_KEPT_FROM;
+                assert_eq!(damaged.is_as_sealed(path, Part::Head), !is_hashed, "{number} of {length}");
+            }
+        }
     }
 
     /// Two words more would be a fifth more for each of a million.

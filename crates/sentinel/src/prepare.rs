@@ -199,7 +199,7 @@ impl Preparer {
         self.outstanding.push_back((zxid, touched));
     }
 
-    /// The node at `path` as this transaction leaves it behind, unless a later one that was prepared touches it too.
+    /// What was hashed of the node at `path` as this transaction leaves it behind, unless a later one that was prepared touches it too.
     pub(crate) fn left_behind(&self, zxid: i64, path: &str) -> Option<Prepared> {
         let (last, future) = self.futures.get(path)?;
         future.as_ref().filter(|_| *last == zxid).map(|(_, hashed)| *hashed)

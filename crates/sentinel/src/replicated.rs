@@ -74,7 +74,7 @@ impl Replicated {
     /// # Errors
     /// When the state in memory is damaged.
     pub fn snapshot(&self) -> Result<Bytes, Corruption> {
-        self.state.snapshot()
+        self.state.frozen().snapshot()
     }
 
     /// Takes over a state in place of its own. `seed` is for the tree in memory.

@@ -9,6 +9,7 @@
 //! It is exactly the state after one transaction, never a mixture of several: a copy of the nodes costs nearly nothing (`tree.rs`).
 //! Whoever writes it hashes every node anew, and whoever reads it too, so that a snapshot neither keeps nor brings damage unseen.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use jute::{Malformed, Reader, Writer, read_acls, write_acls};
 
 use crate::digest::{Checksum, Leaf, Profile};
 use crate::limits::SNAPSHOT_RECORD_BYTES_MAX;
-use crate::node::{Node, Persisted};
+use crate::node::{AclLines, Node, Persisted};
 use crate::path::split;
 use crate::state::{Corruption, State};
 use crate::tree::Nodes;
@@ -57,13 +58,13 @@ pub enum NotWritten<E> {
 }
 
 impl State {
-    /// A snapshot of this state, in memory.
+    /// A snapshot of this state, in memory. A [frozen](Self::frozen) state lets go of what was written.
     ///
     /// # Errors
     /// When a node does not hash to its leaf.
-    pub fn snapshot(&self) -> Result<Bytes, Corruption> {
+    pub fn snapshot(self) -> Result<Bytes, Corruption> {
         let mut bytes = Vec::new();
-        let written = self.frozen().write_snapshot(|piece| {
+        let written = self.write_snapshot(|piece| {
             bytes.extend_from_slice(piece);
             Ok::<(), Infallible>(())
         });
@@ -144,10 +145,10 @@ impl State {
             state.put_session(record.long()?, record.int()?, record.array()?);
             record.finish()?;
         }
-        let mut leaves = Vec::new();
+        let (mut leaves, mut acls) = (Vec::new(), BTreeSet::new());
         for _ in 0..nodes {
             let mut record = next_record(&mut reader)?;
-            let (path, node, leaf) = read_node(&mut record, profile)?;
+            let (path, node, leaf) = read_node(&mut record, profile, &mut acls)?;
             if state.nodes.get(&path).is_some() {
                 return Err(SnapshotError::Damaged(format!("{path:?} is in it twice")));
             }
@@ -225,7 +226,8 @@ fn write_node(writer: &mut Writer<'_>, path: &str, node: &Node) {
     }
 }
 
-fn read_node(reader: &mut Reader<'_>, profile: Profile) -> Result<(String, Node, Leaf), SnapshotError> {
+/// ACLs that were read before are shared.
+fn read_node(reader: &mut Reader<'_>, profile: Profile, acls: &mut BTreeSet<AclLines>) -> Result<(String, Node, Leaf), SnapshotError> {
     let path = reader.string()?;
     let leaf = Leaf(reader.array()?);
     let (data, acl) = (reader.buffer()?, read_acls(reader)?);
@@ -241,5 +243,10 @@ fn read_node(reader: &mut Reader<'_>, profile: Profile) -> Result<(String, Node,
         aversion: reader.int()?,
     };
     reader.finish()?;
-    Ok((path, Node::new(profile, data.as_deref(), acl.into(), stat, None), leaf))
+    let acl = acls.get(&acl).cloned().unwrap_or_else(|| {
+        let acl = AclLines::new(acl);
+        acls.insert(acl.clone());
+        acl
+    });
+    Ok((path, Node::new(profile, data.as_deref(), acl, stat, None), leaf))
 }

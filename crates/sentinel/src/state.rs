@@ -629,10 +629,12 @@ impl State {
     /// The node at `path`, to be changed: its leaf is stale from now on. Whoever leads has foreseen the change from the same node, so damage
     /// that is there already has to be seen here, before it is hashed into a new leaf.
     fn touch(&mut self, touched: &mut Touched<'_>, path: &str) -> Option<&mut Node> {
+        let is_realtime = self.is_realtime;
         let node = self.nodes.get_mut(path)?;
         if !touched.leaves.contains_key(path) {
-            let is_looked_at = self.is_realtime && self.profile != Profile::Off && touched.damaged.is_none();
-            if is_looked_at && !node.is_as_sealed(path, Part::Head) {
+            let is_looked_at = self.profile != Profile::Off && touched.damaged.is_none();
+            let is_whole = |node: &Node| if is_realtime { node.is_as_sealed(path, Part::Head) } else { node.has_its_short_data() };
+            if is_looked_at && !is_whole(node) {
                 let found = node.summary().hashed(self.profile, path).leaf.hash;
                 touched.damaged = Some((path.to_owned(), Checksum(node.leaf.0), Checksum(found.0)));
             }
@@ -641,7 +643,7 @@ impl State {
         Some(node)
     }
 
-    /// Brings the digest up to date with the node at `path`, whose leaf was `before`. Its leaf now was `prepared`, if it was.
+    /// Brings the digest up to date with the node at `path`, whose leaf was `before`. Of its data and its leaf now `prepared` was hashed, if anything was.
     pub(crate) fn refresh(&mut self, path: &str, before: Option<Leaf>, prepared: Option<Prepared>) {
         if self.profile == Profile::Off {
             return;

@@ -72,7 +72,7 @@ impl Nodes {
         self.shards.iter().flat_map(|shard| shard.iter().map(|(path, node)| (path, &**node)))
     }
 
-    /// All nodes, in the same order. What was given is let go of, so that whoever goes on changing the original has it for itself again.
+    /// All nodes, in the same order. What was given is let go of, so that whoever goes on changing the original has it alone again.
     pub(crate) fn into_shards(self) -> impl Iterator<Item = Arc<Shard>> {
         self.shards.into_iter()
     }

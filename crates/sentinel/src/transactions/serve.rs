@@ -118,7 +118,7 @@ impl State {
     fn keys_in(&self, range: &KeyRange, direction: Direction) -> impl Iterator<Item = Key> {
         let children = self.nodes.get(KEYS).map(|node| &node.children);
         let (low, high) = (name_of(range.low()), name_of(range.high()));
-        let names = children.map(|children| children.between(low, high, direction)).into_iter().flatten();
+        let names = children.map(|children| children.between(&low, &high, direction)).into_iter().flatten();
         names.filter_map(key_of)
     }
 
