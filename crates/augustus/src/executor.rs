@@ -20,8 +20,8 @@ use types::{ClientId, Cluster, Digest, Direction, Key, KeyRange, ShardId, Transa
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
 use crate::limits::{
-    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX,
-    STATE_PAGES_MAX, UNSETTLED_MAX,
+    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, STATE_PAGES_MAX,
+    UNSETTLED_MAX,
 };
 use crate::locks::{Lock, LockTable, Structural};
 use crate::multicast::message::QUERY_ANSWER_BYTES_MAX;
@@ -42,6 +42,8 @@ pub struct Settings {
     pub shard: ShardId,
     /// What structural locks are on.
     pub structural: Structural,
+    /// How many transactions a client may always have pending, however many others had to end for it: up to [`PENDING_MAX`](crate::limits::PENDING_MAX).
+    pub pending_min: usize,
 }
 
 /// Executes the requests of one shard.
@@ -242,7 +244,7 @@ impl Executor {
                 self.on_run(ordered.client, transaction, Asked::ByAuthor)
             }
             Request::Finish(transaction, evidence) => self.on_run(ordered.client, transaction, Asked::ToFinish(evidence.as_ref())),
-            Request::Decide(name, certificate) => self.on_decide(*name, certificate),
+            Request::Decide(name, certificate) => self.on_decide(ordered.client, *name, certificate),
             Request::Release(name, id) => self.on_release(ordered.client, *name, *id),
             Request::Settle { session, below } => self.on_settle(ordered.client, *session, *below),
             Request::Forget(statement, settled) => self.on_forget(statement, settled),
@@ -367,7 +369,7 @@ impl Executor {
         let ranges = locks.iter().filter(|lock| matches!(lock, Lock::Range(_))).count();
         let client = self.clients.client(author).expect("room was made for its session");
         let Load { transactions, locks, bytes } = client.pending;
-        let is_too_much = transactions >= PENDING_MAX || locks + load.locks > LOCKS_MAX || bytes + load.bytes > PENDING_BYTES_MAX;
+        let is_too_much = !client.has_room() || locks + load.locks > LOCKS_MAX || bytes + load.bytes > PENDING_BYTES_MAX;
         if (is_too_much || self.locks.ranges() + ranges > RANGES_LOCKED_MAX) && !broken(Mutant::PendingUnlimited) {
             return Err(AbortReason::TooMuchPending);
         }
@@ -543,7 +545,7 @@ impl Executor {
     }
 
     /// §3.3, fourth step, of a transaction that changes several shards, or that others finish.
-    fn on_decide(&mut self, name: Name, certificate: &Certificate) -> Reply {
+    fn on_decide(&mut self, client: ClientId, name: Name, certificate: &Certificate) -> Reply {
         let id = certificate.id;
         let entry = match self.clients.find(name) {
             Known::Entry(entry) if entry.id == id || broken(Mutant::VotesOfOther) => entry,
@@ -557,6 +559,7 @@ impl Executor {
                     return refused(Refusal::Unproven);
                 }
                 self.end(page, certificate.decision, &participants);
+                self.note_end(name.client, client == name.client);
                 ended(id, certificate.decision)
             }
             ended_before => ended(id, ended_before.end().expect("it is not pending")),
@@ -576,7 +579,12 @@ impl Executor {
             return refused(Refusal::Unproven);
         }
         self.end(page, Vote::Commit, &[]);
+        self.note_end(name.client, true);
         ended(id, Vote::Commit)
+    }
+
+    fn note_end(&mut self, client: ClientId, by_itself: bool) {
+        self.clients.note_end(client, by_itself, self.settings.pending_min, &mut self.directory);
     }
 
     /// Ends what is pending: its writes take place or not, and its locks are released.

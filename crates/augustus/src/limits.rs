@@ -20,8 +20,12 @@ pub const RESULTS_KEPT_BYTES_MAX: usize = 1 << 10;
 pub const REPLIES_MAX: usize = 256;
 /// How many sessions of one client are remembered.
 pub const SESSIONS_MAX: usize = 64;
-/// The most pending transactions one client may have on a shard.
+/// The most pending transactions one client may have on a shard, as long as it ends them itself.
 pub const PENDING_MAX: usize = 1_024;
+/// One of so many parts fewer after each that others had to end, and one more after each that it ended itself.
+pub const PENDING_PARTS: usize = 8;
+/// So many it may always have, in clusters that say nothing else.
+pub const PENDING_MIN: usize = 16;
 /// The most locks that the pending transactions of one client may hold on a shard.
 pub const LOCKS_MAX: usize = 32_768;
 /// The most bytes that the pending transactions of one client may have on a shard.

@@ -26,7 +26,7 @@ use mutants::{Mutant, broken};
 use types::{Cluster, Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::coordinator::{CannotBegin, Coordinator, Outcome, Output};
-use crate::limits::{FINISHING_MAX, RANGE_ROWS_MAX};
+use crate::limits::{FINISHING_MAX, PENDING_MIN, RANGE_ROWS_MAX};
 use crate::multicast::message::Message;
 use crate::multicast::quorum::Quorum;
 use crate::operation::{Found, Operation};
@@ -46,6 +46,7 @@ pub static PROFILE: Profile = Profile {
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
+    pending_min: Some(PENDING_MIN as u32),
 };
 
 /// A certificate of so many shards' votes is a request that a shard takes.

@@ -19,7 +19,7 @@ use types::limits::SHARDS_MAX;
 use types::{ClientId, ShardId, TransactionId};
 
 use crate::certificate::{EndedStatement, Vote};
-use crate::limits::{REPLIES_MAX, SESSIONS_MAX};
+use crate::limits::{PENDING_MAX, PENDING_PARTS, REPLIES_MAX, SESSIONS_MAX};
 use crate::pages::{Directory, Owner, PageNumber};
 use crate::request::Verdict;
 use crate::transaction::Name;
@@ -95,10 +95,19 @@ pub(crate) struct Client {
     /// Sessions up to here that are not among them are forgotten.
     floor: u64,
     sessions: BTreeMap<u64, Session>,
+    /// How many transactions it may have pending.
+    room: usize,
     /// What it has pending.
     pub pending: Load,
     /// How many of its transactions are unsettled.
     pub unsettled: usize,
+}
+
+impl Client {
+    /// Whether it may have one more transaction pending.
+    pub fn has_room(&self) -> bool {
+        self.pending.transactions < self.room
+    }
 }
 
 /// How much is pending.
@@ -145,12 +154,26 @@ impl Clients {
         }
     }
 
+    /// One of a client's pending transactions was ended: by itself, or by others, to whom it had left it.
+    pub fn note_end(&mut self, id: ClientId, by_itself: bool, pending_min: usize, directory: &mut Directory) {
+        let client = self.clients.get_mut(&id).expect("it had something pending");
+        let room = match by_itself {
+            true => (client.room + 1).min(PENDING_MAX),
+            false if broken(Mutant::RoomKept) => client.room,
+            false => (client.room - client.room / PENDING_PARTS).max(pending_min),
+        };
+        if std::mem::replace(&mut client.room, room) != room {
+            directory.change(client.page);
+        }
+    }
+
     /// Makes room for a session that is new, if there is any; if not, it is forgotten from now on. Gives whether there is room.
     pub fn make_room(&mut self, id: ClientId, number: u64, directory: &mut Directory) -> bool {
         let client = self.clients.entry(id).or_insert_with(|| Client {
             page: directory.make(Owner::Client(id)),
             floor: 0,
             sessions: BTreeMap::new(),
+            room: PENDING_MAX,
             pending: Load::default(),
             unsettled: 0,
         });
@@ -269,11 +292,22 @@ impl Clients {
         let client = self.clients.get(&id).expect("the directory knows which clients there are");
         id.0.encode(out);
         client.floor.encode(out);
+        // Most have all the room there is.
+        if client.room < PENDING_MAX {
+            (client.room as u64).encode(out);
+        }
     }
 
     pub fn decode_client(&mut self, page: PageNumber, reader: &mut Reader) -> Result<ClientId, DecodeError> {
         let (id, floor) = (ClientId(u64::decode(reader)?), u64::decode(reader)?);
-        let client = Client { page, floor, sessions: BTreeMap::new(), pending: Load::default(), unsettled: 0 };
+        let room = match reader.remaining() {
+            0 => PENDING_MAX,
+            _ => match usize::try_from(u64::decode(reader)?) {
+                Ok(room) if (1..PENDING_MAX).contains(&room) => room,
+                _ => return Err(DecodeError::NotCanonical("the room of a client")),
+            },
+        };
+        let client = Client { page, floor, sessions: BTreeMap::new(), room, pending: Load::default(), unsettled: 0 };
         if self.clients.insert(id, client).is_some() {
             return Err(DecodeError::NotCanonical("the page of a client"));
         }

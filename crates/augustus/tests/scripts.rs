@@ -1,10 +1,10 @@
 //! What an executor does, request by request.
 
 use augustus::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote, VoteStatement};
-use augustus::limits::{BATCH_RESULT_BYTES_MAX, PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
-use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Reply, Request, Signed, Structural, Unreadable, Verdict};
+use augustus::limits::{BATCH_RESULT_BYTES_MAX, PENDING_MAX, PENDING_MIN, REPLIES_MAX, SESSIONS_MAX};
+use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Reply, Request, Signed, Structural, Transaction, Unreadable, Verdict};
 use crypto::Signatures;
-use types::{Direction, ShardId, Value};
+use types::{ClientId, Direction, ShardId, Value};
 
 use crate::harness::{ALICE, BOB, CAROL, Harness, found, is_conflict_with, key, put, range, read, read_range, signed_vote, value};
 
@@ -533,6 +533,55 @@ fn rights_are_kept_and_hidden_transactions_are_only_named() {
     assert_eq!(harness.run(0, &meets), Verdict::Abort(AbortReason::Conflict(hidden.name(), hidden.id(), None)));
     let stranger = harness.transaction(types::ClientId(99), 1, 1, vec![read("a")]);
     assert_eq!(harness.one(0, types::ClientId(99), Request::Run(stranger)).answer, Answer::Refused(Refusal::UnknownClient));
+}
+
+#[test]
+fn who_leaves_transactions_to_others_has_room_for_fewer() {
+    let mut harness = harness(2);
+    let mut number = 0;
+    let mut begin = |harness: &mut Harness, client| {
+        number += 1;
+        let transaction = harness.transaction(client, 1, number, vec![put(&format!("a{number}"), "1"), put("n", "1")]);
+        let verdict = harness.run(0, &transaction);
+        (transaction, verdict)
+    };
+    let end = |harness: &mut Harness, transaction: &Transaction, by| {
+        let certificate = harness.certificate(transaction, Vote::Commit, &[0, 1]);
+        let reply = harness.one(0, by, Request::Decide(transaction.name(), certificate));
+        assert_eq!(reply.answer, Answer::Ended(transaction.id(), Vote::Commit));
+    };
+    // Until no more are voted for.
+    let room = |harness: &mut Harness, begin: &mut dyn FnMut(&mut Harness, ClientId) -> (Transaction, Verdict)| {
+        let mut pending = Vec::new();
+        loop {
+            match begin(harness, ALICE) {
+                (transaction, Verdict::Commit(_)) => pending.push(transaction),
+                (_, verdict) => {
+                    assert_eq!(verdict, Verdict::Abort(AbortReason::TooMuchPending));
+                    return pending;
+                }
+            }
+        }
+    };
+    let left = room(&mut harness, &mut begin);
+    assert_eq!(left.len(), PENDING_MAX);
+    // It is a part of the state, and each change of it one of its page.
+    let mut pages = Vec::new();
+    harness.reinstall(0, &mut pages);
+    for (at, transaction) in left.iter().enumerate() {
+        end(&mut harness, transaction, if at < 10 { BOB } else { ALICE });
+    }
+    let left = room(&mut harness, &mut begin);
+    assert_eq!(left.len(), PENDING_MAX, "it has ended more since than others had to");
+    left.iter().for_each(|transaction| end(&mut harness, transaction, BOB));
+    let left = room(&mut harness, &mut begin);
+    assert_eq!(left.len(), PENDING_MIN);
+    let others = begin(&mut harness, BOB).1;
+    assert_eq!(others.vote(), Vote::Commit, "that is nothing to others");
+    harness.reinstall(0, &mut pages);
+    assert_eq!(begin(&mut harness, ALICE).1, Verdict::Abort(AbortReason::TooMuchPending));
+    left.iter().for_each(|transaction| end(&mut harness, transaction, ALICE));
+    assert_eq!(room(&mut harness, &mut begin).len(), 2 * PENDING_MIN, "it grows as it ends its own");
 }
 
 #[test]

@@ -317,6 +317,7 @@ fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, 
     let endpoints = members.iter().map(endpoint).collect();
     let topology = Topology {
         structural_locks: experiments.structural_locks(),
+        pending_min: engine.pending_min,
         ..Topology::new(Arc::new(cluster), engine, experiments.signatures(), endpoints, operators)
     };
     Ok(Plan { topology, members, clients, operators: drawn, read_quorum: shape.read_quorum, experiments, settings })

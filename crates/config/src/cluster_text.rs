@@ -48,6 +48,11 @@ impl Topology {
         if self.signatures != Signatures::Ed25519 {
             out += "# Replicas do not sign: for measurement only, since such a cluster survives no lie.\nsignatures = \"off\"\n";
         }
+        if let Some(pending_min) = self.pending_min {
+            out += "# A client may have 1,024 transactions pending on a shard, and fewer as others have to end them, but always so many. As it is when\n\
+                    # the replicas first run it stays.\n";
+            let _ = writeln!(out, "pending_min = {pending_min}");
+        }
         out += "# Which shard holds a key: \"hash\", or \"ranges\" with the first key of each shard but the first in `bounds`.\n";
         match cluster.placement() {
             Placement::Hash => out += "placement = \"hash\"\n",

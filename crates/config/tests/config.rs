@@ -19,6 +19,7 @@ static FIVE: Profile = Profile {
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &["time_bound_ms", "window_ms", "janitor_timeout_ms", "abandoned_per_second", "cache_bytes"],
+    pending_min: Some(16),
 };
 
 fn load(folder: &Path) -> Result<Config, ConfigError> {
@@ -338,9 +339,10 @@ fn a_key_must_be_the_listed_one_and_secret() {
 fn configurations_that_followed_are_read_and_rest_on_cluster_toml() {
     let operator = SecretKey::from_bytes([77; 32]);
     let listed = format!("operators_needed = 1\n[[operator]]\npublic_key = \"{}\"\n", hex::encode(operator.public()));
-    let text = cluster_toml(&format!("placement = \"hash\"\n{listed}"), 1);
+    let text = cluster_toml(&format!("placement = \"hash\"\npending_min = 16\n{listed}"), 1);
     let folder = write_folder("client = 1\n", &text);
     let topology = load(folder.path()).expect("all is well").topology;
+    assert_eq!(topology.pending_min, Some(16));
     // As it is written it is read.
     fs::write(folder.path().join("again.toml"), topology.to_toml()).expect("written");
     let again = config::Topology::read_first(&folder.path().join("again.toml"), &[&FIVE]).expect("as written");

@@ -67,6 +67,7 @@
 //!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false, receipts: false },
 //!     tells_time: false,
 //!     settings: &[],
+//!     pending_min: None,
 //! };
 //!
 //! #[derive(Default)]

@@ -33,6 +33,9 @@ pub struct Profile {
     pub tells_time: bool,
     /// Which settings of replicas and clients it goes by, beside those of every engine, by their names in `node.toml` and `client.toml`.
     pub settings: &'static [&'static str],
+    /// For how many pending transactions on a shard a client has room at least in new clusters, however many others had to end for it; nothing where an
+    /// engine has no such room.
+    pub pending_min: Option<u32>,
 }
 
 impl PartialEq for Profile {

@@ -336,6 +336,7 @@ mutants! {
     UnseenCalledEnded: "Augustus §3.3, votes are final", "a shard states of a transaction that it has not seen that it will not be pending";
     BatchUnlimited: "Augustus §3.4 (b)", "the answers to one client in a batch may be as long together as it likes";
     PendingUnlimited: "Augustus §3.4 (b)", "a client may have anything pending";
+    RoomKept: "Augustus §3.4 (b), beyond the paper", "who leaves its transactions to others may have as many pending as before";
     ShardVoteOfFew: "Augustus §3.3, certificates", "any number of votes is a shard's vote";
     ShardVoterRepeated: "Augustus §3.3, certificates", "a replica's vote counts as often as it stands there";
     VotesOfOther: "Augustus §3.3, certificates", "a certificate may be about another transaction";

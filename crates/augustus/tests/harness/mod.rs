@@ -5,10 +5,12 @@
 use std::sync::Arc;
 
 use augustus::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement};
+use augustus::limits::PENDING_MIN;
 use augustus::{
-    AbortReason, Answer, Executor, Found, Name, Operation, Ordered, Reply, Request, Settings, Signed, Structural, Transaction, Unreadable,
-    Verdict,
+    AbortReason, Answer, Checkpoint, Executor, Found, Name, Operation, Ordered, Reply, Request, Settings, Signed, Structural, Transaction,
+    Unreadable, Verdict,
 };
+use bytes::Bytes;
 use crypto::{BatchSigner, SecretKey, Signatures, Statement, Verifier, leaf};
 use types::codec::{Decode as _, Encode as _};
 use types::{ClientId, Cluster, ClusterId, Direction, Key, KeyRange, Permission, Placement, ReplicaId, ShardId, Value};
@@ -76,13 +78,13 @@ impl Harness {
         let cluster = Cluster::new(ClusterId::new([9; 16]), 1, Placement::Ranges(bounds), keys, clients).expect("its parts fit");
         let cluster = Arc::new(cluster);
         let verifier = Verifier::new(Arc::clone(&cluster), signatures, 1_024).expect("good keys");
-        let executor = |shard| Executor::new(Settings { cluster: Arc::clone(&cluster), shard, structural });
+        let executor = |shard| Executor::new(Settings { cluster: Arc::clone(&cluster), shard, structural, pending_min: PENDING_MIN });
         let executors = cluster.shards().map(|shard| [executor(shard), executor(shard)]).collect();
         Self { cluster, structural, secrets, verifier, executors }
     }
 
     pub fn settings(&self, shard: u16) -> Settings {
-        Settings { cluster: Arc::clone(&self.cluster), shard: ShardId(shard), structural: self.structural }
+        Settings { cluster: Arc::clone(&self.cluster), shard: ShardId(shard), structural: self.structural, pending_min: PENDING_MIN }
     }
 
     pub fn transaction(&self, client: ClientId, session: u64, number: u64, operations: Vec<Operation>) -> Transaction {
@@ -112,6 +114,16 @@ impl Harness {
             assert_eq!(Answer::from_bytes(bytes.into(), self.cluster.id()).as_ref(), Ok(&reply.answer));
         }
         replies
+    }
+
+    /// Has the second replica of a shard go on from the first one's state. `all` are the pages of the last checkpoint, or none.
+    pub fn reinstall(&mut self, shard: u16, all: &mut Vec<Bytes>) {
+        let settings = self.settings(shard);
+        let [one, other] = &mut self.executors[usize::from(shard)];
+        let Checkpoint { head, pages, .. } = one.checkpoint();
+        all.resize(head.pages as usize, Bytes::new());
+        pages.into_iter().for_each(|(number, bytes)| all[number.0 as usize] = bytes);
+        *other = Executor::install(settings, &head, all).expect("a checkpoint");
     }
 
     pub fn one(&mut self, shard: u16, client: ClientId, request: Request) -> Reply {

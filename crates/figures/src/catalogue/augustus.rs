@@ -161,8 +161,9 @@ fn cheats(effort: Effort) -> Figure {
         source: "Augustus, §4.3, figure 5",
         about: "Four shards; 128 clients (320 in the paper), of which some cheat: their transactions are all over two shards, and they never end one \
                 (attack a.2). They begin as many as honest clients do. Whoever meets such a transaction finishes it; what nobody meets, replicas finish \
-                after some seconds, which the paper's do not, and a client has room for 1,024 that are pending on a shard. The paper's text gives no numbers \
-                for throughput; honest clients alone would fall to 68 % where 32 % of the clients cheat.",
+                after some seconds, which the paper's do not. Cheats have room for 16 pending transactions on a shard together, once others had to end some \
+                dozens for them; the paper's submit one at a time each. The paper's text gives no numbers for throughput; honest clients alone would fall to \
+                68 % where 32 % of the clients cheat.",
         panels: vec![
             panel("Workload A", Value::Throughput, A),
             panel("Workload C", Value::Throughput, C),

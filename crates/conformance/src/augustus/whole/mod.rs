@@ -9,6 +9,7 @@ mod plan;
 
 use std::sync::Arc;
 
+use ::augustus::limits::PENDING_MIN;
 use ::augustus::multicast::{Message, Options, Unsigned, rebuild};
 use ::augustus::{PROFILE, Server, Settings, Shard, Structural};
 use crypto::{Signatures, Verifier};
@@ -143,7 +144,8 @@ impl System for Augustus {
     ) -> Result<Replica, String> {
         let store = Store::open(medium.clone(), store).map_err(|error| error.to_string())?;
         let verifier = Verifier::new(cluster.clone(), Signatures::Ed25519, ROOT_CACHE_MAX).map_err(|error| error.to_string())?;
-        let settings = Settings { cluster: cluster.clone(), shard: replica.shard, structural: Structural::default() };
+        let settings =
+            Settings { cluster: cluster.clone(), shard: replica.shard, structural: Structural::default(), pending_min: PENDING_MIN };
         let shard = Shard::new(settings, replica.index, Arc::new(verifier));
         Server::open(cluster.clone(), replica, *options, shard, store, now).map_err(|error| error.to_string())
     }
