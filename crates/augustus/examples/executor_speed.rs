@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use augustus::limits::PENDING_MIN;
 use augustus::{Executor, Name, Operation, Ordered, Request, Settings, Structural, Transaction};
 use crypto::{SecretKey, Signatures, Verifier};
 use types::codec::{Decode as _, Encode as _};
@@ -33,8 +32,7 @@ fn main() {
     let cluster = Cluster::new(ClusterId::new([7; 16]), 1, Placement::Hash, vec![keys], vec![(ClientId(1), permission)]);
     let cluster = Arc::new(cluster.expect("its parts fit"));
     let verifier = Verifier::new(Arc::clone(&cluster), Signatures::Ed25519, 64).expect("good keys");
-    let settings =
-        Settings { cluster: Arc::clone(&cluster), shard: ShardId(0), structural: Structural::Intervals, pending_min: PENDING_MIN };
+    let settings = Settings { cluster: Arc::clone(&cluster), shard: ShardId(0), structural: Structural::Intervals };
     let (mut executor, mut number, mut sequence) = (Executor::new(settings), 0, 0);
     let mut random = 1u64;
     let mut draw = |bound: u32| {

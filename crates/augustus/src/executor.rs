@@ -20,8 +20,8 @@ use types::{ClientId, Cluster, Digest, Direction, Key, KeyRange, ShardId, Transa
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
 use crate::limits::{
-    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, STATE_PAGES_MAX,
-    UNSETTLED_MAX,
+    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX,
+    STATE_PAGES_MAX, UNSETTLED_MAX,
 };
 use crate::locks::{Lock, LockTable, Structural};
 use crate::multicast::message::QUERY_ANSWER_BYTES_MAX;
@@ -42,8 +42,6 @@ pub struct Settings {
     pub shard: ShardId,
     /// What structural locks are on.
     pub structural: Structural,
-    /// How many transactions a client may always have pending, however many others had to end for it: up to [`PENDING_MAX`](crate::limits::PENDING_MAX).
-    pub pending_min: usize,
 }
 
 /// Executes the requests of one shard.
@@ -584,7 +582,8 @@ impl Executor {
     }
 
     fn note_end(&mut self, client: ClientId, by_itself: bool) {
-        self.clients.note_end(client, by_itself, self.settings.pending_min, &mut self.directory);
+        let pending_min = self.settings.cluster.pending_min().and_then(|least| usize::try_from(least).ok()).unwrap_or(PENDING_MAX);
+        self.clients.note_end(client, by_itself, pending_min, &mut self.directory);
     }
 
     /// Ends what is pending: its writes take place or not, and its locks are released.

@@ -22,9 +22,10 @@ pub const REPLIES_MAX: usize = 256;
 pub const SESSIONS_MAX: usize = 64;
 /// The most pending transactions one client may have on a shard, as long as it ends them itself.
 pub const PENDING_MAX: usize = 1_024;
-/// One of so many parts fewer after each that others had to end, and one more after each that it ended itself.
+/// A client's room for pending transactions shrinks by one part in so many with each that others had to end, and grows by one with each that it
+/// ended itself.
 pub const PENDING_PARTS: usize = 8;
-/// So many it may always have, in clusters that say nothing else.
+/// The `pending_min` of new clusters: room that a client always has. Where `cluster.toml` has none, room never shrinks.
 pub const PENDING_MIN: usize = 16;
 /// The most locks that the pending transactions of one client may hold on a shard.
 pub const LOCKS_MAX: usize = 32_768;

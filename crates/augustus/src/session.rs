@@ -18,15 +18,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Operation as Asked, Profile, Refusal, Request as Wanted,
-    Response, Statistics, Tell,
+    Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Operation as Asked, PendingRoom, Profile, Refusal,
+    Request as Wanted, Response, Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use mutants::{Mutant, broken};
 use types::{Cluster, Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::coordinator::{CannotBegin, Coordinator, Outcome, Output};
-use crate::limits::{FINISHING_MAX, PENDING_MIN, RANGE_ROWS_MAX};
+use crate::limits::{FINISHING_MAX, PENDING_MAX, PENDING_MIN, PENDING_PARTS, RANGE_ROWS_MAX};
 use crate::multicast::message::Message;
 use crate::multicast::quorum::Quorum;
 use crate::operation::{Found, Operation};
@@ -46,7 +46,7 @@ pub static PROFILE: Profile = Profile {
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
-    pending_min: Some(PENDING_MIN as u32),
+    pending_room: Some(PendingRoom { most: PENDING_MAX as u32, least: PENDING_MIN as u32, least_min: PENDING_PARTS as u32 }),
 };
 
 /// A certificate of so many shards' votes is a request that a shard takes.

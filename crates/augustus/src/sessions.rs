@@ -160,7 +160,7 @@ impl Clients {
         let room = match by_itself {
             true => (client.room + 1).min(PENDING_MAX),
             false if broken(Mutant::RoomKept) => client.room,
-            false => (client.room - client.room / PENDING_PARTS).max(pending_min),
+            false => (client.room - client.room / PENDING_PARTS).max(pending_min.min(PENDING_MAX)),
         };
         if std::mem::replace(&mut client.room, room) != room {
             directory.change(client.page);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use augustus::limits::{PENDING_MIN, SESSIONS_MAX};
+use augustus::limits::SESSIONS_MAX;
 use augustus::multicast::{Message, Options};
 use augustus::{Server, Session, Settings, Shard, Structural};
 use bytes::Bytes;
@@ -106,8 +106,7 @@ impl World {
 
     fn start(&mut self, replica: ReplicaId) {
         let store = Store::open(self.disks[&replica].clone(), store::Options::default()).expect("the disk is whole");
-        let settings =
-            Settings { cluster: self.cluster.clone(), shard: replica.shard, structural: Structural::default(), pending_min: PENDING_MIN };
+        let settings = Settings { cluster: self.cluster.clone(), shard: replica.shard, structural: Structural::default() };
         let shard = Shard::new(settings, replica.index, self.verifier.clone());
         let server = Server::open(self.cluster.clone(), replica, OPTIONS, shard, store, self.now).expect("its own journal");
         self.nodes.insert(replica, Turns::new(server, Party::Replica(replica), Bounds::default()));

@@ -50,7 +50,7 @@ pub static PROFILE: Profile = Profile {
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: true, pool: true, receipts: true },
     tells_time: true,
     settings: &["time_bound_ms", "window_ms", "janitor_timeout_ms", "abandoned_per_second", "cache_bytes", "read_quorum"],
-    pending_min: None,
+    pending_room: None,
 };
 
 /// What a session runs around: a [`Coordinator`], or a machine that speaks through one and does as a coordinator would.

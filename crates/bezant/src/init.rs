@@ -309,7 +309,8 @@ fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, 
         })
         .collect();
     let cluster = Cluster::new(ClusterId::new(rand::random()), faults, shape.placement.0.clone(), keys, permissions)
-        .map_err(|error| Failure::wrong(error.to_string()).help("mend the flags --placement, --shards and --faults"))?;
+        .map_err(|error| Failure::wrong(error.to_string()).help("mend the flags --placement, --shards and --faults"))?
+        .with_pending_min(engine.pending_room.map(|room| room.least));
     let (experiments, settings) = (shape.experiments.clone(), shape.settings.clone());
     let clients = clients.into_iter().map(|(number, _, secret)| (number, secret)).collect();
     let (operators, drawn) = operators(shape, cards)?;
@@ -317,7 +318,6 @@ fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, 
     let endpoints = members.iter().map(endpoint).collect();
     let topology = Topology {
         structural_locks: experiments.structural_locks(),
-        pending_min: engine.pending_min,
         ..Topology::new(Arc::new(cluster), engine, experiments.signatures(), endpoints, operators)
     };
     Ok(Plan { topology, members, clients, operators: drawn, read_quorum: shape.read_quorum, experiments, settings })

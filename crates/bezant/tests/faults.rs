@@ -342,14 +342,14 @@ fn a_cluster_file_that_differs_is_told_on_all_sides() {
     // The cluster goes on with those that agree.
     place.run(&["put", "a", "1"]).expect(0);
     let log = |replica: &str| fs::read_to_string(place.path(&format!("bezant-data/{replica}/node.log"))).expect("kept");
-    let shape = "differs from this one's in faults, shards, placement or signatures";
+    let shape = "differs from this one's in faults, shards, placement, signatures or pending_min";
     eventually("the others have said it", || log("s0-r0").contains(shape));
     eventually("it has been told itself", || log("s0-r2").contains("your cluster.toml differs from this replica's in faults"));
     eventually("rights that differ are told too", || log("s0-r4").contains("differs from this one's in the clients and their rights"));
     // Whom all others refuse cannot serve, and says so.
     let status = place.run(&["status"]).expect(1);
     status
-        .says("the cluster.toml of s0-r2 differs from the one here in faults, shards, placement or signatures")
+        .says("the cluster.toml of s0-r2 differs from the one here in faults, shards, placement, signatures or pending_min")
         .says("the cluster.toml of s0-r4 differs from the one here in the clients and their rights");
     // A client that has it wrong is told by every replica that has it right.
     place.run(&["get", "a", "--cluster", "bezant-data/client-2"]).expect(3).says("your cluster.toml differs from this replica's in faults");

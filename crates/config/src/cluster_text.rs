@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crypto::Signatures;
 use types::{Key, Permission, Placement};
 
-use crate::Topology;
+use crate::{StructuralLocks, Topology};
 
 /// A string as TOML writes it.
 #[must_use]
@@ -48,10 +48,17 @@ impl Topology {
         if self.signatures != Signatures::Ed25519 {
             out += "# Replicas do not sign: for measurement only, since such a cluster survives no lie.\nsignatures = \"off\"\n";
         }
-        if let Some(pending_min) = self.pending_min {
-            out += "# A client may have 1,024 transactions pending on a shard, and fewer as others have to end them, but always so many. As it is when\n\
-                    # the replicas first run it stays.\n";
-            let _ = writeln!(out, "pending_min = {pending_min}");
+        if self.structural_locks != StructuralLocks::default() {
+            out += "# Insertions exclude ranges on their whole shard: for measurement only.\nstructural_locks = \"whole-shard\"\n";
+        }
+        if let Some(pending_min) = cluster.pending_min() {
+            let most = self.engine.pending_room.map_or(pending_min, |room| room.most);
+            let _ = writeln!(
+                out,
+                "# A client has room for {most} pending transactions on a shard: less with each that others had to end, more with each that it\n\
+                 # ended itself, and always for so many. Never add, change or remove this line once replicas have run.\n\
+                 pending_min = {pending_min}"
+            );
         }
         out += "# Which shard holds a key: \"hash\", or \"ranges\" with the first key of each shard but the first in `bounds`.\n";
         match cluster.placement() {

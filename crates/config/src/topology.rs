@@ -37,8 +37,6 @@ pub struct Topology {
     pub signatures: Signatures,
     /// What an insertion and a range exclude each other in, on an engine that locks. The whole shard is for measurement only.
     pub structural_locks: StructuralLocks,
-    /// For how many pending transactions on a shard a client always has room, however many others had to end for it; nothing where it keeps all its room.
-    pub pending_min: Option<u32>,
     /// Where each replica is.
     pub endpoints: BTreeMap<ReplicaId, Endpoint>,
     /// All configurations up to the one that the above is.
@@ -73,7 +71,7 @@ impl Topology {
         let holders = cluster.shards().map(|shard| cluster.replicas_of(shard).map(holder).collect()).collect();
         let first = Configuration::first(&cluster, engine.name, signatures, holders, operators);
         let chain = Chain::new(Cluster::clone(&cluster), first);
-        Self { cluster, engine, signatures, structural_locks: StructuralLocks::default(), pending_min: None, endpoints, chain }
+        Self { cluster, engine, signatures, structural_locks: StructuralLocks::default(), endpoints, chain }
     }
 
     /// Reads `cluster.toml`, and the configurations beside it that followed.
@@ -162,15 +160,18 @@ impl Topology {
         }
         let operators = operators(file.operator, file.operators_needed)
             .map_err(|what| refuse(what, "operators_needed must be more than half of them, and no more than there are"))?;
-        if let Some(pending_min) = file.pending_min
-            && (engine.pending_min.is_none() || pending_min == 0)
-        {
-            let what = format!("pending_min = {pending_min} makes no sense with {}", engine.name);
-            return Err(refuse(what, as_made));
+        if let Some(pending_min) = file.pending_min {
+            let Some(room) = engine.pending_room else {
+                return Err(refuse(format!("{} has no use for pending_min", engine.name), "take the line out"));
+            };
+            if !(room.least_min..=room.most).contains(&pending_min) {
+                let what = format!("pending_min cannot be {pending_min}: it takes a number from {} to {}", room.least_min, room.most);
+                return Err(refuse(what, as_made));
+            }
         }
-        let pending_min = file.pending_min;
+        let cluster = cluster.with_pending_min(file.pending_min);
         let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();
-        let topology = Self { structural_locks, pending_min, ..Self::new(Arc::new(cluster), engine, signatures, endpoints, operators) };
+        let topology = Self { structural_locks, ..Self::new(Arc::new(cluster), engine, signatures, endpoints, operators) };
         if let Some(twice) = crypto::configuration::shared_key(topology.chain.newest()) {
             return Err(refuse(format!("two members have the same public key {twice}"), as_made));
         }

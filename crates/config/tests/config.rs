@@ -19,7 +19,7 @@ static FIVE: Profile = Profile {
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &["time_bound_ms", "window_ms", "janitor_timeout_ms", "abandoned_per_second", "cache_bytes"],
-    pending_min: Some(16),
+    pending_room: Some(engine::PendingRoom { most: 1_024, least: 16, least_min: 8 }),
 };
 
 fn load(folder: &Path) -> Result<Config, ConfigError> {
@@ -334,6 +334,20 @@ fn a_key_must_be_the_listed_one_and_secret() {
     }
 }
 
+#[test]
+fn the_room_that_clients_always_have_is_one_that_the_engine_can_give() {
+    for bad in [0, 7, 1_025] {
+        let folder = write_folder("client = 1\n", &cluster_toml(&format!("placement = \"hash\"\npending_min = {bad}"), 1));
+        let refused = load(folder.path()).expect_err("refused");
+        assert_eq!(refused.what, format!("pending_min cannot be {bad}: it takes a number from 8 to 1024"));
+    }
+    let folder = write_folder("client = 1\n", &cluster_toml("placement = \"hash\"\npending_min = 8", 1));
+    load(folder.path()).expect("it can");
+    static OTHER: Profile = Profile { pending_room: None, ..FIVE };
+    let refused = Config::load(folder.path(), &[&OTHER]).expect_err("refused");
+    assert_eq!((refused.what.as_str(), refused.help.as_str()), ("five has no use for pending_min", "take the line out"));
+}
+
 /// What operators changed is read with `cluster.toml`, and only where it follows that very file.
 #[test]
 fn configurations_that_followed_are_read_and_rest_on_cluster_toml() {
@@ -342,11 +356,13 @@ fn configurations_that_followed_are_read_and_rest_on_cluster_toml() {
     let text = cluster_toml(&format!("placement = \"hash\"\npending_min = 16\n{listed}"), 1);
     let folder = write_folder("client = 1\n", &text);
     let topology = load(folder.path()).expect("all is well").topology;
-    assert_eq!(topology.pending_min, Some(16));
+    assert_eq!(topology.cluster.pending_min(), Some(16));
     // As it is written it is read.
     fs::write(folder.path().join("again.toml"), topology.to_toml()).expect("written");
     let again = config::Topology::read_first(&folder.path().join("again.toml"), &[&FIVE]).expect("as written");
     assert_eq!(again, *topology);
+    let whole = config::Topology { structural_locks: config::StructuralLocks::WholeShard, ..again };
+    assert!(whole.to_toml().contains("\nstructural_locks = \"whole-shard\"\n"));
     let mut chain = topology.chain.clone();
     let mut next = crypto::Configuration { version: 1, previous: chain.digest(), ..chain.newest().clone() };
     next.clients[0].1.write_prefixes = vec![];

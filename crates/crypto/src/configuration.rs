@@ -229,7 +229,8 @@ impl Configuration {
     /// [`ChainError`] when the parts do not fit.
     pub fn cluster(&self, cluster: &Cluster) -> Result<Cluster, ChainError> {
         let keys = self.replicas.iter().map(|shard| shard.iter().map(|holder| holder.public_key).collect()).collect();
-        Ok(Cluster::new(cluster.id(), cluster.faults(), cluster.placement().clone(), keys, self.clients.clone())?)
+        let next = Cluster::new(cluster.id(), cluster.faults(), cluster.placement().clone(), keys, self.clients.clone())?;
+        Ok(next.with_pending_min(cluster.pending_min()))
     }
 
     /// Every key in it.

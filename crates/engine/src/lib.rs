@@ -67,7 +67,7 @@
 //!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false, receipts: false },
 //!     tells_time: false,
 //!     settings: &[],
-//!     pending_min: None,
+//!     pending_room: None,
 //! };
 //!
 //! #[derive(Default)]
@@ -140,8 +140,8 @@ mod request;
 pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, even_time_after, stretched};
 pub use divergence::{DIVERGENCES_KEPT_MAX, Divergence, Divergences};
 pub use offer::{
-    Capabilities, Capability, Durations, Histogram, Instruction, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind,
-    Statistics,
+    Capabilities, Capability, Durations, Histogram, Instruction, Liar, Misbehavior, PendingRoom, Profile, Replica, Session, Statistic,
+    StatisticKind, Statistics,
 };
 pub use opaque::{Evidence, Private};
 pub use outcome::{Commit, CommitPath, Found, Notice, Proof, ProvenCommit, Receipt, Response, Tell};

@@ -33,9 +33,19 @@ pub struct Profile {
     pub tells_time: bool,
     /// Which settings of replicas and clients it goes by, beside those of every engine, by their names in `node.toml` and `client.toml`.
     pub settings: &'static [&'static str],
-    /// For how many pending transactions on a shard a client has room at least in new clusters, however many others had to end for it; nothing where an
-    /// engine has no such room.
-    pub pending_min: Option<u32>,
+    /// For how many pending transactions on a shard a client has room; nothing where an engine does not count them so.
+    pub pending_room: Option<PendingRoom>,
+}
+
+/// For how many pending transactions on a shard a client has room.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingRoom {
+    /// As long as it ends them itself.
+    pub most: u32,
+    /// However many others had to end for it, in new clusters.
+    pub least: u32,
+    /// The least that may be set.
+    pub least_min: u32,
 }
 
 impl PartialEq for Profile {

@@ -1,6 +1,6 @@
 //! What members must agree on, as digests that their greetings carry, so that a `cluster.toml` that differs is told in words.
 //!
-//! Members whose clusters differ in their *shape* (how many faults, which shard holds a key, whether statements are signed) cannot
+//! Members whose clusters differ in their *shape* (how many faults, which shard holds a key, whether statements are signed, how much room clients keep) cannot
 //! understand each other, and part: to the others, who differs is like a member that is down. A list of replicas or clients that
 //! differs is told, and no more, where both go by the same version: only operators change it ([`crate::changes`]).
 
@@ -36,6 +36,8 @@ impl Configuration {
                 bounds.iter().for_each(|bound| bound.encode(&mut shape));
             }
         }
+        // Clusters without it are what they were before there was any.
+        cluster.pending_min().iter().for_each(|pending_min| u64::from(*pending_min).encode(&mut shape));
         cluster.replicas().filter_map(|replica| cluster.replica_key(replica)).for_each(|key| replicas.extend_from_slice(key));
         for (client, permission) in cluster.clients() {
             client.0.encode(&mut clients);
@@ -69,7 +71,7 @@ impl Configuration {
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         let parts = [
-            (self.shape == other.shape, "faults, shards, placement or signatures"),
+            (self.shape == other.shape, "faults, shards, placement, signatures or pending_min"),
             (self.replicas == other.replicas || self.version != other.version, "the replicas' keys"),
             (self.clients == other.clients || self.version != other.version, "the clients and their rights"),
         ];
@@ -118,6 +120,10 @@ mod tests {
     }
 
     fn cluster_at(version: u64, bound: &str, first_key: u8, right: &str) -> Configuration {
+        cluster_with(None, version, bound, first_key, right)
+    }
+
+    fn cluster_with(pending_min: Option<u32>, version: u64, bound: &str, first_key: u8, right: &str) -> Configuration {
         let keys = |shard: u8| (0..6).map(|index| [shard * 6 + index + first_key; 32]).collect();
         let rights = Permission {
             public_key: [99; 32],
@@ -127,7 +133,7 @@ mod tests {
         };
         let placement = Placement::Ranges(vec![Key::from(bound)]);
         let cluster = Cluster::new(ClusterId::new([7; 16]), 1, placement, vec![keys(0), keys(1)], vec![(ClientId(1), rights)]);
-        Configuration::of(&cluster.expect("it fits"), Signatures::Ed25519, version)
+        Configuration::of(&cluster.expect("it fits").with_pending_min(pending_min), Signatures::Ed25519, version)
     }
 
     #[test]
@@ -135,7 +141,12 @@ mod tests {
         let mine = cluster("m", 0, "");
         assert_eq!((mine.difference(&mine), mine.fits(&mine)), (None, true));
         let shape = cluster("n", 0, "");
-        assert_eq!((mine.difference(&shape).as_deref(), mine.fits(&shape)), (Some("faults, shards, placement or signatures"), false));
+        assert_eq!(
+            (mine.difference(&shape).as_deref(), mine.fits(&shape)),
+            (Some("faults, shards, placement, signatures or pending_min"), false)
+        );
+        assert!([Some(16), Some(17)].iter().all(|least| !mine.fits(&cluster_with(*least, 0, "m", 0, ""))));
+        assert!(!cluster_with(Some(16), 0, "m", 0, "").fits(&cluster_with(Some(17), 0, "m", 0, "")));
         let lists = cluster("m", 1, "a");
         assert_eq!(mine.difference(&lists).as_deref(), Some("the replicas' keys, and in the clients and their rights"));
         assert!(mine.fits(&lists));

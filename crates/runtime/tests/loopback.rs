@@ -95,7 +95,10 @@ async fn peers_with_unknown_keys_are_refused_with_a_reason() {
     let other = Configuration::from_text(&shape).expect("as long as before");
     raw.send(&Greeting::Hello { cluster: CLUSTER, configuration: other, role: Role::Client(Session(1)) }.to_frame()).await;
     let Greeting::Refused(reason) = raw.greeting().await else { panic!("the two would not understand each other") };
-    assert!(reason.contains("your cluster.toml differs from this replica's in faults, shards, placement or signatures"), "{reason}");
+    assert!(
+        reason.contains("your cluster.toml differs from this replica's in faults, shards, placement, signatures or pending_min"),
+        "{reason}"
+    );
     eventually("it is counted", || server.metrics.closed("wrong_configuration") == 1).await;
     // Who only knows another client beside it is as welcome as ever.
     Client::start_as(1, Session(2), &cluster(CLUSTER, 4), server.address(), Limits::default()).asks_and_is_answered(2).await;

@@ -103,6 +103,7 @@ impl State {
                 writer.raw(&session.password);
             }))?;
         }
+        // They are taken out, so that each shard goes as soon as it is written.
         for shard in std::mem::replace(&mut self.nodes, Nodes::new(0)).into_shards() {
             for (path, node) in shard.iter() {
                 self.scrub_node(path, node).map_err(NotWritten::Corrupt)?;

@@ -635,7 +635,7 @@ impl State {
             let is_looked_at = self.profile != Profile::Off && touched.damaged.is_none();
             let is_whole = |node: &Node| if is_realtime { node.is_as_sealed(path, Part::Head) } else { node.has_its_short_data() };
             if is_looked_at && !is_whole(node) {
-                let found = node.summary().hashed(self.profile, path).leaf.hash;
+                let found = node.recomputed_leaf(self.profile, path);
                 touched.damaged = Some((path.to_owned(), Checksum(node.leaf.0), Checksum(found.0)));
             }
             touched.leaves.insert(path.to_owned(), Some(node.leaf));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The most entries of a piece.
 const PIECE_MAX: usize = 512;
-/// How much room a piece has for more, as a part of what it has.
+/// A full piece gets room for one more entry in so many.
 const ROOM_PARTS: usize = 8;
 
 type Piece<V> = Vec<(Box<str>, V)>;
@@ -36,7 +36,7 @@ impl<V: Clone, const MOST: usize> TextMap<V, MOST> {
         self.count
     }
 
-    /// The piece in which `text` is, if it is anywhere. There is one.
+    /// The number of the piece in which `text` is, if it is anywhere: 0 where there is no piece.
     fn piece_of(&self, text: &str) -> usize {
         self.pieces.partition_point(|piece| *piece[0].0 <= *text).saturating_sub(1)
     }

@@ -1,7 +1,7 @@
 //! The nodes, by path.
 //!
 //! They lie in shards chosen by a hash of the path. Each shard, and each node, is shared with the copies that were made of the tree, until it
-//! is written: then the writer takes its own copy of that shard's list, and of that node alone. So a copy of a million nodes costs a few
+//! is written: then the writer takes its own copy of that shard's list of pieces, of the piece and of the node alone. So a copy of a million nodes costs a few
 //! thousand counters, and whoever writes a snapshot of it does so beside the server that goes on changing the tree.
 
 use std::sync::Arc;

@@ -34,7 +34,7 @@ pub static PROFILE: Profile = Profile {
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
-    pending_min: None,
+    pending_room: None,
 };
 
 /// A client's session.

@@ -80,6 +80,7 @@ pub struct Cluster {
     placement: Placement,
     replicas: Vec<Vec<[u8; 32]>>,
     clients: Vec<(ClientId, Permission)>,
+    pending_min: Option<u32>,
 }
 
 impl Cluster {
@@ -124,7 +125,20 @@ impl Cluster {
             return Err(ClusterError::SharedKey(hex::encode(pair[0])));
         }
         clients.sort_by_key(|(client, _)| *client);
-        Ok(Self { id, faults, placement, replicas, clients })
+        Ok(Self { id, faults, placement, replicas, clients, pending_min: None })
+    }
+
+    /// The same cluster, in which a client always has room for so many pending transactions on a shard, however many others had to end for it.
+    #[must_use]
+    pub fn with_pending_min(mut self, pending_min: Option<u32>) -> Self {
+        self.pending_min = pending_min;
+        self
+    }
+
+    /// For how many pending transactions on a shard a client always has room; nothing where it keeps all its room, whoever ends them.
+    #[must_use]
+    pub fn pending_min(&self) -> Option<u32> {
+        self.pending_min
     }
 
     /// Its name.

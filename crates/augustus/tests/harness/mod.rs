@@ -76,15 +76,15 @@ impl Harness {
         let clients = vec![may(1, ""), may(2, ""), may(3, "a"), may(4, ""), may(5, "")];
         let bounds = BOUNDS.iter().take(shards - 1).map(|bound| key(bound)).collect();
         let cluster = Cluster::new(ClusterId::new([9; 16]), 1, Placement::Ranges(bounds), keys, clients).expect("its parts fit");
-        let cluster = Arc::new(cluster);
+        let cluster = Arc::new(cluster.with_pending_min(Some(PENDING_MIN as u32)));
         let verifier = Verifier::new(Arc::clone(&cluster), signatures, 1_024).expect("good keys");
-        let executor = |shard| Executor::new(Settings { cluster: Arc::clone(&cluster), shard, structural, pending_min: PENDING_MIN });
+        let executor = |shard| Executor::new(Settings { cluster: Arc::clone(&cluster), shard, structural });
         let executors = cluster.shards().map(|shard| [executor(shard), executor(shard)]).collect();
         Self { cluster, structural, secrets, verifier, executors }
     }
 
     pub fn settings(&self, shard: u16) -> Settings {
-        Settings { cluster: Arc::clone(&self.cluster), shard: ShardId(shard), structural: self.structural, pending_min: PENDING_MIN }
+        Settings { cluster: Arc::clone(&self.cluster), shard: ShardId(shard), structural: self.structural }
     }
 
     pub fn transaction(&self, client: ClientId, session: u64, number: u64, operations: Vec<Operation>) -> Transaction {

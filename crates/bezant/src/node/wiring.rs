@@ -166,8 +166,6 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure
         StructuralLocks::Intervals => augustus::Structural::Intervals,
         StructuralLocks::WholeShard => augustus::Structural::WholeShard,
     };
-    let most = augustus::limits::PENDING_MAX;
-    let pending_min = config.topology.pending_min.map_or(most, |least| most.min(least as usize));
     let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX);
     let verifier = Arc::new(verifier.map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml"))?);
     let data = config.data.clone();
@@ -175,7 +173,7 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure
     let open = move || {
         let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, Options::default()).map_err(|error| error.to_string())?;
-        let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural, pending_min };
+        let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural };
         let shard = augustus::Shard::new(settings, replica.index, verifier);
         let now = Time(runtime::clock::wall());
         augustus::Server::open(cluster, replica, augustus::multicast::Options::default(), shard, store, now)

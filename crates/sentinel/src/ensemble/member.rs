@@ -141,8 +141,9 @@ pub struct Member {
     stream: u64,
     sent: u64,
     returned: u64,
-    /// How many had come back at an earlier tick, and when that was first seen, or none was out.
+    /// What `returned` was at the last tick that saw it change.
     returned_before: u64,
+    /// When that was, or nothing was out last.
     moved_at: Time,
     pub(super) heard_at_ms: i64,
     /// As the leader.

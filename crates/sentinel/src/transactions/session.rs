@@ -34,7 +34,7 @@ pub static PROFILE: Profile = Profile {
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: false, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
-    pending_min: None,
+    pending_room: None,
 };
 
 /// A server that says nothing for so long, in milliseconds, may be gone: the next one is asked.

@@ -144,8 +144,8 @@ impl System for Augustus {
     ) -> Result<Replica, String> {
         let store = Store::open(medium.clone(), store).map_err(|error| error.to_string())?;
         let verifier = Verifier::new(cluster.clone(), Signatures::Ed25519, ROOT_CACHE_MAX).map_err(|error| error.to_string())?;
-        let settings =
-            Settings { cluster: cluster.clone(), shard: replica.shard, structural: Structural::default(), pending_min: PENDING_MIN };
+        let limited = Cluster::clone(cluster).with_pending_min(u32::try_from(PENDING_MIN).ok());
+        let settings = Settings { cluster: Arc::new(limited), shard: replica.shard, structural: Structural::default() };
         let shard = Shard::new(settings, replica.index, Arc::new(verifier));
         Server::open(cluster.clone(), replica, *options, shard, store, now).map_err(|error| error.to_string())
     }
