@@ -382,7 +382,8 @@ fn record(found: &Misbehavior, proof: Option<String>) -> Record {
     Record { time_ms: now_ms(), who: found.who.to_string(), key, what: found.what.to_owned(), transaction, proof, is_lifted: false }
 }
 
-/// Whose data a replica's are, as its disk has it.
+/// Whose data a replica's are, as its disk has it. What executes its journal otherwise than before is a part of it, so that it is refused.
 pub fn owner(cluster: &Cluster, replica: ReplicaId) -> String {
-    format!("cluster {} replica {replica}", cluster.id())
+    let room = cluster.pending_min().map(|least| format!(" with pending_min {least}")).unwrap_or_default();
+    format!("cluster {} replica {replica}{room}", cluster.id())
 }

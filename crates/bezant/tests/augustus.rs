@@ -1,5 +1,7 @@
 //! A cluster of Augustus as its user meets it: four processes, the same commands.
 
+use std::fs;
+
 use rustix::process::Signal;
 
 use crate::exposition;
@@ -194,4 +196,35 @@ fn replicas_that_were_away_and_that_lost_their_disks_are_whole_again_under_load(
         let states: Vec<_> = REPLICAS[..4].iter().map(state).collect();
         states[0][1] > 0 && states.iter().all(|other| *other == states[0])
     });
+}
+
+/// Replicas execute their journals again when they start, so that one that went by another `pending_min` would come to another state.
+#[test]
+fn the_room_that_clients_always_have_stays_as_it_was() {
+    let place = Place::new();
+    place.init(&["--engine", "augustus"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0);
+    place.run(&["down"]).expect(0);
+    let change = |from: &str, to: &str| {
+        for folder in ["", "s0-r0/", "s0-r1/", "s0-r2/", "s0-r3/", "client/"] {
+            let path = place.path(&format!("bezant-data/{folder}cluster.toml"));
+            let text = fs::read_to_string(&path).expect("made");
+            // They may be one file.
+            if !text.contains(to) || to.is_empty() {
+                fs::write(&path, text.replace(from, to)).expect("written");
+            }
+        }
+    };
+    for other in ["pending_min = 64\n", ""] {
+        change("pending_min = 16\n", other);
+        place.run(&["node", "bezant-data/s0-r0"]).expect(3).says("with pending_min 16");
+        if other.is_empty() {
+            change("placement = \"hash\"\n", "pending_min = 16\nplacement = \"hash\"\n");
+        } else {
+            change(other, "pending_min = 16\n");
+        }
+    }
+    place.run(&["up"]).expect(0);
+    place.run(&["get", "a"]).expect(0).prints("1\n");
 }

@@ -56,7 +56,8 @@ impl Topology {
             let _ = writeln!(
                 out,
                 "# A client has room for {most} pending transactions on a shard: less with each that others had to end, more with each that it\n\
-                 # ended itself, and always for so many. Never add, change or remove this line once replicas have run.\n\
+                 # ended itself, and never less than this number. What replicas have in their journals was executed by it: never add,\n\
+                 # change or remove this line once they have run.\n\
                  pending_min = {pending_min}"
             );
         }
