@@ -224,6 +224,10 @@ impl<M: StorageBackend> Machine for Node<M> {
         }
     }
 
+    fn prefetch(&self, next: &[Verified<Message>]) {
+        self.replica.prefetch(next);
+    }
+
     fn deadline(&self) -> Option<Time> {
         let own = [self.replica.deadline(), self.janitor.deadline()].into_iter().flatten().min();
         let Some(Peers { clocks, .. }) = &self.peers else { return own };

@@ -43,6 +43,11 @@ impl ReadTimestamps {
         newest.map(|[time, client]| Timestamp::new(time, ClientId(client))).collect()
     }
 
+    /// Reads the buckets of `keys`, so that the CPU caches them. It has no other effect.
+    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        self.prefetched(keys);
+    }
+
     /// The buckets of `keys`, read together, so that the waits for memory overlap.
     fn prefetched<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> SmallVec<[usize; 16]> {
         let buckets: SmallVec<[usize; 16]> = keys.map(|key| self.bucket(key)).collect();

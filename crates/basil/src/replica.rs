@@ -881,6 +881,10 @@ impl<M: StorageBackend> Machine for Replica<M> {
         self.note_failure(done);
     }
 
+    fn prefetch(&self, next: &[Verified<Message>]) {
+        self.table.prefetch(next.iter().map(|message| &**message));
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.due()
     }

@@ -1,6 +1,7 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
 mod knowledge;
+mod prefetching;
 mod ranges;
 mod remembering;
 mod writing;
@@ -48,7 +49,7 @@ const VALUES_BYTES_MIN: usize = 512;
 const COMMIT_SLOT_BITS: u32 = 27;
 
 /// So many keys are looked up together when transactions are forgotten.
-const FORGET_KEYS: usize = 512;
+const FORGET_TOGETHER: usize = 64;
 
 /// Who means to write a key, and who has read it.
 #[derive(Debug, Default)]
@@ -784,23 +785,11 @@ impl<M: StorageBackend> TransactionTable<M> {
         let at_most = at_most.max(2); // The first may be the last of the step before.
         let some: Vec<(OrderKey, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
         self.forgotten_up_to = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
-        let mut remaining = some.as_slice();
-        while !remaining.is_empty() {
-            // As many together as stay near until it is their turn.
-            let (mut keys, mut count) = (Vec::with_capacity(FORGET_KEYS), 0);
-            for (_, id) in remaining {
-                keys.extend(self.entries.get(id).into_iter().flat_map(|state| state.transaction.read_keys()));
-                if count > 0 && keys.len() > FORGET_KEYS {
-                    break;
-                }
-                count += 1;
-            }
-            let (together, later) = remaining.split_at(count);
-            self.store.prefetch(keys.iter());
+        for together in some.chunks(FORGET_TOGETHER) {
+            self.prefetch_forgotten(together.iter().map(|(_, id)| *id));
             for (_, id) in together {
                 self.forget_ended(*id);
             }
-            remaining = later;
         }
         self.forgotten_up_to < to
     }

@@ -12,11 +12,12 @@
 //! operators, and no promise rests on it. Votes to commit, and logged decisions, that come in the proof of an outcome are not remembered, as that is what mostly
 //! comes; they are compared with what is known.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use crypto::{BadMember, BatchSignature, Claim, Rejection, SignatureClaims, Signatures, Verifier, leaf};
+use foldhash::HashMap;
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Cluster, ReplicaId, TransactionId};
@@ -174,7 +175,7 @@ impl Known {
 /// Remembers statements, to compare others with them.
 #[derive(Debug, Default)]
 pub(crate) struct Witness {
-    known: BTreeMap<TransactionId, Known>,
+    known: HashMap<TransactionId, Known>,
     /// In the order in which they came.
     order: VecDeque<TransactionId>,
     /// Who was caught: once is enough.

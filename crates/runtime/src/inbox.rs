@@ -38,6 +38,9 @@ use crate::priority::Usage;
 use crate::quota::Permit;
 use crate::worked::{Took, Worked};
 
+/// So many messages are shown to the machine before it takes the first of them: what they need stays in the CPU's caches until each is taken.
+const SHOWN_AHEAD: usize = 32;
+
 /// What has arrived for the loop.
 pub(crate) struct Inbox<C, W> {
     mailbox: Arc<Mailbox<Inbound<C, W>>>,
@@ -78,6 +81,8 @@ struct Arrival<W> {
     /// Where the answers go.
     link: Option<Arc<Link>>,
     messages: std::vec::IntoIter<Verified<W>>,
+    /// How many of them the machine was shown ahead.
+    shown: usize,
     /// How many requests that were kept are still to be served.
     kept: usize,
     /// What each message, or each of these requests, costs.
@@ -101,6 +106,12 @@ impl<W> Arrival<W> {
     /// Has the machine take in the next of it: refuse it, if it can, where its member is to come again. Something of it is left, as otherwise it would
     /// be in no queue.
     fn step<M: Machine<Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, now: Time, come_again_ms: Option<u32>) {
+        if self.shown == 0 {
+            let next = self.messages.as_slice();
+            self.shown = next.len().min(SHOWN_AHEAD);
+            turn.machine().prefetch(&next[..self.shown]);
+        }
+        self.shown = self.shown.saturating_sub(1);
         match (self.messages.next(), come_again_ms) {
             (Some(message), Some(after_ms)) => turn.refuse_or_step(now, self.from, message, after_ms),
             (Some(message), None) => turn.step(now, Input::Message { from: self.from, message }),
@@ -174,7 +185,7 @@ impl<C, W> Inbox<C, W> {
             let Some(member) = self.ring.pop_front() else { continue };
             let Some(queue) = self.queues.get_mut(&member) else { continue };
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
-            let (begun, mut worked) = (Instant::now(), Worked::begin());
+            let (begun, mut working, mut worked) = (Instant::now(), Worked::begin(), Duration::ZERO);
             let mut come_again_ms = queue.come_again_ms(begun);
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
@@ -189,19 +200,16 @@ impl<C, W> Inbox<C, W> {
                     self.arrivals -= 1;
                     continue;
                 }
-                let (before, stepped) = (turn.answer_bytes(), Worked::begin());
+                let before = turn.answer_bytes();
                 arrival.step(turn, now, come_again_ms);
                 let carried = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
-                let cost = Cost::new(member, carried, stepped.took(), turn.was_for_all());
+                let took = working.lap();
+                let cost = Cost::new(member, carried, took, turn.was_for_all());
                 queue.credit -= cost.member;
                 left -= cost.turn;
-                // One by one, as a replica is charged for none that made this one do what is due to all.
-                if matches!(member, Member::Replica(_)) {
-                    let is_charged = !turn.was_for_all() || broken(Mutant::ChargedForAll);
-                    if let Some(usage) = queue.usage.as_ref().filter(|_| is_charged) {
-                        usage.note(worked.elapsed());
-                    }
-                    worked = Worked::begin();
+                // A replica is charged for none that made this one do what is due to all.
+                if matches!(member, Member::Client(_)) || !turn.was_for_all() || broken(Mutant::ChargedForAll) {
+                    worked += took.worked;
                 }
                 if arrival.is_done() {
                     queue.arrivals.pop_front();
@@ -210,7 +218,7 @@ impl<C, W> Inbox<C, W> {
                 }
             }
             if let Some(usage) = &queue.usage {
-                usage.note(worked.elapsed());
+                usage.note(worked + working.elapsed());
             }
             if !queue.arrivals.is_empty() {
                 self.ring.push_back(member);
@@ -304,7 +312,7 @@ impl<C, W> Inbox<C, W> {
         }
         // It has paid for its bytes when it came; nothing is free, though.
         let bytes = i64::try_from(MESSAGE_OVERHEAD_BYTES).unwrap_or(i64::MAX / 2);
-        self.push(Arrival { from, at, link: None, messages: Vec::new().into_iter(), kept: 1, bytes, permit: None });
+        self.push(Arrival { from, at, link: None, messages: Vec::new().into_iter(), shown: 0, kept: 1, bytes, permit: None });
     }
 
     fn enter(&mut self, (from, at): (Party, Instant), messages: Vec<Verified<W>>, link: Option<Arc<Link>>, permit: Option<Permit>) {
@@ -313,7 +321,7 @@ impl<C, W> Inbox<C, W> {
         }
         let bytes = permit.as_ref().map_or(0, Permit::bytes).max(messages.len() * MESSAGE_OVERHEAD_BYTES) / messages.len();
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
-        self.push(Arrival { from, at, link, messages: messages.into_iter(), kept: 0, bytes, permit });
+        self.push(Arrival { from, at, link, messages: messages.into_iter(), shown: 0, kept: 0, bytes, permit });
     }
 
     fn push(&mut self, arrival: Arrival<W>) {
@@ -356,6 +364,8 @@ fn bytes_for(worked: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use crypto::{Signatures, Verifier};
     use machine::turn::{Bounds, Turns};
     use toy::Doubler;
@@ -482,6 +492,9 @@ mod tests {
     struct Worker {
         /// How many others it has taken.
         light: usize,
+        /// How many messages it was shown that it has not taken, and how often it was shown some.
+        shown: Cell<usize>,
+        times_shown: Cell<usize>,
     }
 
     const WORKS: Duration = Duration::from_millis(5);
@@ -497,6 +510,7 @@ mod tests {
 
         fn step(&mut self, _now: Time, input: machine::InputOf<Self>, outbox: &mut machine::OutboxOf<Self>) {
             let Input::Message { message, .. } = input else { return };
+            self.shown.set(self.shown.get().checked_sub(1).expect("each is shown before it is taken"));
             if matches!(*message, toy::Message::Ask(LIGHT)) {
                 self.light += 1;
                 return;
@@ -508,9 +522,29 @@ mod tests {
             outbox.is_for_all = matches!(*message, toy::Message::Ask(number) if number % 2 == 1);
         }
 
+        fn prefetch(&self, next: &[Verified<toy::Message>]) {
+            assert!(self.shown.get() == 0 && (1..=SHOWN_AHEAD).contains(&next.len()), "{} and {}", self.shown.get(), next.len());
+            self.shown.set(next.len());
+            self.times_shown.set(self.times_shown.get() + 1);
+        }
+
         fn deadline(&self) -> Option<Time> {
             None
         }
+    }
+
+    #[test]
+    fn messages_are_shown_ahead_some_at_a_time_and_each_once() {
+        let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
+        let (mut inbox, _pretence) = (inbox(), Pretence::begin());
+        let messages = (0..2 * SHOWN_AHEAD + 1).map(|_| verifier.verify(toy::Message::Ask(LIGHT)).expect("nothing of it is signed"));
+        inbox.enter((Party::Replica(replica(1)), Instant::now()), messages.collect(), None, None);
+        let mut turns = Turns::new(Worker::default(), Party::Replica(replica(0)), Bounds::default());
+        let mut clock = Clock::even();
+        let mut turn = turns.begin(clock.now());
+        inbox.fill(&mut turn, &mut clock);
+        let Worker { light, shown, times_shown } = turn.machine();
+        assert_eq!((*light, shown.get(), times_shown.get()), (2 * SHOWN_AHEAD + 1, 0, 3));
     }
 
     #[test]

@@ -36,7 +36,11 @@ pub(crate) struct Took {
 impl Worked {
     /// Work begins.
     pub fn begin() -> Self {
-        let begun = Instant::now();
+        Self::begin_at(Instant::now())
+    }
+
+    /// Work begins now, which is `begun`.
+    fn begin_at(begun: Instant) -> Self {
         let shown = match READING.get() {
             Some((read, shown)) if begun.saturating_duration_since(read) < SHORT => Some(shown),
             _ => read(begun),
@@ -54,8 +58,15 @@ impl Worked {
         self.took().worked
     }
 
+    /// What it has taken since it began. More work begins at that moment, so that the clock is read once for both.
+    pub fn lap(&mut self) -> Took {
+        let took = self.took();
+        *self = Self::begin_at(self.begun + took.lasted);
+        took
+    }
+
     /// What it has taken since it began.
-    pub fn took(&self) -> Took {
+    fn took(&self) -> Took {
         #[cfg(test)]
         if let (Some(before), Some(now)) = (self.pretended, pretended::until_now()) {
             return Took { worked: now.worked - before.worked, lasted: now.lasted - before.lasted };

@@ -5,12 +5,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use mutants::{Mutant, broken};
+use smallvec::SmallVec;
 use types::{Direction, Key, Timestamp};
 
 use crate::deleted::DeletedRanges;
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
-use crate::unflushed::{Listed, Log, Size, Unflushed};
+use crate::unflushed::{Log, Size, Unflushed, Written};
 use crate::versions::{CheckpointNumber, Versions};
 use crate::{BaseRows, Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
 
@@ -110,8 +111,8 @@ struct RunningCheckpoint {
     taken: Size,
     /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
-    /// The keys that were listed in [`Store::new_keys`] with versions that it writes, and that are not cleaned up yet.
-    listed: Listed,
+    /// The keys of the versions that it writes, as far as they are not cleaned up yet.
+    written: Written,
     /// What it writes in the place of rows that were wrong.
     replaced: BTreeMap<Key, Version>,
     is_done: bool,
@@ -119,10 +120,9 @@ struct RunningCheckpoint {
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
-/// After how many keys a call ends, after that, in which new keys that the base table has now are removed. Passing a version whose key was not listed
-/// costs a small part of that.
+/// How many of the versions that it has written are looked at in one call, after that. So many of them together, as their memory is read together.
 const KEYS_STEP: usize = 1_024;
-const PASSED_FOR_A_KEY: usize = 16;
+const KEYS_TOGETHER: usize = 64;
 /// The memory of an entry and its word in the index.
 pub(crate) const ENTRY_BYTES: usize = 112;
 /// How many entries the clock hand passes, while the cache is full, for each entry's worth of memory that is added.
@@ -501,14 +501,14 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.sync()?;
         let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
         let logs: Arc<[Log]> = logs.into();
-        let (taken, listed) = (Size::of(&logs), Listed::new(logs.clone()));
+        let (taken, written) = (Size::of(&logs), Written::new(logs.clone()));
         let replaced = self.replaced.clone();
         let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs).replacing(&replaced));
         self.close_on_error(begun)?;
         let mut late_keys = std::mem::take(&mut self.late_keys);
         late_keys.sort_unstable();
         late_keys.dedup();
-        self.running = Some(RunningCheckpoint { number: self.next_checkpoint, taken, late_keys, listed, replaced, is_done: false });
+        self.running = Some(RunningCheckpoint { number: self.next_checkpoint, taken, late_keys, written, replaced, is_done: false });
         self.next_checkpoint = self.next_checkpoint.checked_add(1).expect("a process lives for fewer checkpoints");
         self.watermark = reached;
         Ok(true)
@@ -579,25 +579,43 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(Some(self.watermark))
     }
 
-    /// Takes a step of removing keys that the base table has now. Gives whether more are left. It looks at those that were listed with versions which
-    /// are written now, and not at all that are new: these may be as many as the window has writes. One that stays, since its row was
-    /// evicted and another version came, is listed with that one.
+    /// Takes a step of what follows from what the base table has now. Older versions of the keys that it has are removed, since nobody reads these any
+    /// more. And keys are new no longer: it looks at those that were listed with versions which are written now, and not at all that are new, as
+    /// these may be as many as the window has writes. One that stays, since its row was evicted and another version came, is listed with that one.
+    /// Gives whether more are left.
     fn clean_up_keys(&mut self, running: &mut RunningCheckpoint) -> bool {
-        let mut left = KEYS_STEP * PASSED_FOR_A_KEY;
-        while left > 0 {
-            let Some(looked_at) = running.listed.step() else { return false };
-            left = left.saturating_sub(if looked_at.is_some() { PASSED_FOR_A_KEY } else { 1 });
-            let Some(key) = looked_at else { continue };
-            let versions = self.table.find(&key).map(|id| &self.table.entry(id).versions);
-            let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
-            match versions.filter(is_new).and_then(Versions::newest) {
-                Some(newest) => self.unflushed.list(newest.timestamp, key),
-                None => {
-                    self.new_keys.remove(&key);
-                }
+        for _ in 0..KEYS_STEP / KEYS_TOGETHER {
+            let written: SmallVec<[(Key, bool); KEYS_TOGETHER]> = running.written.by_ref().take(KEYS_TOGETHER).collect();
+            if written.is_empty() {
+                return false;
+            }
+            self.table.prefetch(written.iter().map(|(key, _)| key));
+            for (key, is_listed) in written {
+                self.clean_up_key(key, is_listed);
             }
         }
         true
+    }
+
+    /// The same of one key, which may have been listed as new.
+    fn clean_up_key(&mut self, key: Key, is_listed: bool) {
+        let id = self.table.find(&key);
+        if let Some(entry) = id.map(|id| self.table.entry_mut(id)) {
+            let before = size(entry);
+            entry.versions.trim(self.checkpointed);
+            self.rows_bytes -= before - size(entry);
+        }
+        if !is_listed {
+            return;
+        }
+        let versions = id.map(|id| &self.table.entry(id).versions);
+        let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
+        match versions.filter(is_new).and_then(Versions::newest) {
+            Some(newest) => self.unflushed.list(newest.timestamp, key),
+            None => {
+                self.new_keys.remove(&key);
+            }
+        }
     }
 
     /// Whether the journal was replayed to its end.
@@ -750,6 +768,26 @@ mod tests {
             assert!(steps.is_some_and(|steps| steps <= steps_max), "{steps:?} steps");
             assert_eq!(store.new_keys.len(), left);
         }
+    }
+
+    #[test]
+    fn a_checkpoint_leaves_only_the_newest_version_of_each_key_that_it_has_written() {
+        let of = |times: &[u64]| {
+            let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
+            assert!(store.replay().expect("it is new").is_none());
+            for (number, time) in (0..3 * KEYS_STEP as u64).flat_map(|number| times.iter().map(move |time| (number, *time))) {
+                store.commit(&numbered(number), Version { timestamp: at(time), value: Some(Value::from("v")) });
+            }
+            assert!(store.begin_checkpoint(at(60)).expect("memory does not fail"));
+            while store.checkpoint_finished().expect("memory does not fail").is_none() {}
+            store
+        };
+        let (mut once, mut often) = (of(&[50]), of(&[5, 6, 50]));
+        assert_eq!(often.statistics().cache_bytes, once.statistics().cache_bytes);
+        assert_eq!(seen(&mut often), seen(&mut once));
+        let newer = of(&[5, 6, 50, 70]);
+        let kept = newer.table.find(&numbered(7)).map(|id| &newer.table.entry(id).versions).expect("it is in memory");
+        assert!([50, 70].iter().all(|time| kept.at(at(*time)).is_some()) && kept.at(at(6)).is_none());
     }
 
     /// The version of the first key, in memory, from the base table, and as it is compared.

@@ -124,8 +124,8 @@ fn key_of(bytes: &[u8]) -> Key {
     Key::copied(bytes).expect("it was a key before it came here")
 }
 
-/// The keys that were listed as new with versions that a checkpoint has taken, one after the other.
-pub(crate) struct Listed {
+/// The keys of the versions that a checkpoint has taken, one after the other, and whether each was listed as new with its version.
+pub(crate) struct Written {
     logs: Arc<[Log]>,
     /// The log and the chunk that it has come to, and how far in that.
     log: usize,
@@ -135,28 +135,31 @@ pub(crate) struct Listed {
     again: usize,
 }
 
-impl Listed {
+impl Written {
     pub fn new(logs: Arc<[Log]>) -> Self {
         Self { logs, log: 0, chunk: 0, at: 0, again: 0 }
     }
+}
 
-    /// Looks at the next version. Gives nothing at the end, and else the key, if it was listed.
-    pub fn step(&mut self) -> Option<Option<Key>> {
-        let log = self.logs.get(self.log)?;
-        if let Some(chunk) = log.chunks.get(self.chunk) {
-            let Some((row, is_listed, rest)) = split(&chunk[self.at..]) else {
+impl Iterator for Written {
+    type Item = (Key, bool);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let log = self.logs.get(self.log)?;
+            if let Some(chunk) = log.chunks.get(self.chunk) {
+                if let Some((row, is_listed, rest)) = split(&chunk[self.at..]) {
+                    self.at = chunk.len() - rest.len();
+                    return Some((key_of(row.key), is_listed));
+                }
                 (self.chunk, self.at) = (self.chunk + 1, 0);
-                return Some(None);
-            };
-            self.at = chunk.len() - rest.len();
-            return Some(is_listed.then(|| key_of(row.key)));
+            } else if let Some((_, key)) = log.listed_again.get(self.again) {
+                self.again += 1;
+                return Some((key.clone(), true));
+            } else {
+                (self.log, self.chunk, self.at, self.again) = (self.log + 1, 0, 0, 0);
+            }
         }
-        if let Some((_, key)) = log.listed_again.get(self.again) {
-            self.again += 1;
-            return Some(Some(key.clone()));
-        }
-        (self.log, self.chunk, self.at, self.again) = (self.log + 1, 0, 0, 0);
-        Some(None)
     }
 }
 
@@ -291,8 +294,8 @@ mod tests {
                     // All were listed with their versions, but for the last, which was listed again.
                     unflushed.list(at(times[8]), Key::from("again"));
                     let (reached, taken) = unflushed.take(at(floor), at(watermark), count);
-                    let mut listed = Listed::new(taken.clone().into());
-                    let listed: Vec<Key> = std::iter::from_fn(|| listed.step()).flatten().collect();
+                    let written = Written::new(taken.clone().into());
+                    let listed: Vec<Key> = written.filter(|(_, is_listed)| *is_listed).map(|(key, _)| key).collect();
                     let is_taken = |number: usize| times.get(number).is_none_or(|time| at(*time) <= reached);
                     let number = |number: usize| Key::from(format!("key {number}").as_str());
                     let mut expected: Vec<Key> = (0..8).filter(|number| is_taken(*number)).map(number).collect();

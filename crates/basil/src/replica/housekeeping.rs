@@ -17,6 +17,8 @@ use crate::transaction_state::TransactionState;
 const PROOF_FRESH_MS: u64 = 3_000;
 /// How often those are let go that are older.
 const PROOF_STEP_MS: u64 = 250;
+/// So many are let go together, as their memory is read together.
+const DROPPED_TOGETHER: usize = 64;
 /// How often a checkpoint is looked after, in milliseconds.
 const CHECKPOINT_POLL_MS: u64 = 3;
 /// So many full checkpoints are waited for: what is released of the journal then is worth the tombstones that are logged again.
@@ -74,11 +76,7 @@ impl<M: StorageBackend> Replica<M> {
         self.status_queries.prune(now, &self.table);
         self.finish_stalled(now, out);
         let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
-        for (_, id) in self.proven.drain(..stale) {
-            if let Some(conclusion) = self.table.get_mut(id).and_then(TransactionState::conclusion_mut) {
-                conclusion.certificate = None;
-            }
-        }
+        self.drop_proofs(stale);
         if self.checkpoint_poll_at.is_some_and(|at| at <= now) {
             self.look_after_checkpoint(now)?;
         }
@@ -86,6 +84,19 @@ impl<M: StorageBackend> Replica<M> {
             self.clean_up(now)?;
         }
         Ok(())
+    }
+
+    /// Lets go the proofs of the first so many of those that are kept.
+    fn drop_proofs(&mut self, count: usize) {
+        let stale: Vec<TransactionId> = self.proven.drain(..count).map(|(_, id)| id).collect();
+        for together in stale.chunks(DROPPED_TOGETHER) {
+            self.table.prefetch_proofs(together.iter().copied());
+            for id in together {
+                if let Some(conclusion) = self.table.get_mut(*id).and_then(TransactionState::conclusion_mut) {
+                    conclusion.certificate = None;
+                }
+            }
+        }
     }
 
     /// Forgets what is old step by step, then comes to the checkpoint. The longer ago the last step, the larger the next: all that is known

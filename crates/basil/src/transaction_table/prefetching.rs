@@ -1,0 +1,127 @@
+//! Reading ahead what is about to be looked up, for many transactions together.
+//!
+//! Most of what a replica's loop takes is waiting for memory: a transaction and its keys lie in some thirty places that no cache has. One after
+//! the other, each would be waited for. So they are read in steps, in each of which no read depends on another, and the CPU waits for many at a time.
+
+use std::hint::black_box;
+
+use smallvec::SmallVec;
+use store::StorageBackend;
+use types::{Key, TransactionId};
+
+use super::TransactionTable;
+use crate::message::Message;
+use crate::transaction::Transaction;
+use crate::transaction_state::TransactionState;
+
+/// So many keys are read ahead at most: they stay in the CPU's caches until their turn comes.
+const KEYS_MAX: usize = 256;
+/// So many transactions are read ahead together.
+const STEP: usize = 64;
+
+impl<M: StorageBackend> TransactionTable<M> {
+    /// What these messages will need, if they are reads, new transactions, or how transactions ended.
+    pub fn prefetch<'a>(&self, next: impl Iterator<Item = &'a Message>) {
+        let (mut entered, mut ended) = (SmallVec::<[&Transaction; STEP]>::new(), SmallVec::<[TransactionId; STEP]>::new());
+        let mut read: SmallVec<[&Key; STEP]> = SmallVec::new();
+        for message in next {
+            match message {
+                Message::Read { keys, .. } => read.extend(keys.iter().take(KEYS_MAX - read.len())),
+                Message::Prepare { transaction } => entered.push(transaction),
+                Message::Writeback { certificate, .. } => ended.push(certificate.id),
+                _ => {}
+            }
+        }
+        // A new one is in neither of these, but its place there is looked at.
+        let is_known = |transaction: &&&Transaction| {
+            self.entries.contains_key(&transaction.id()) | self.timestamp_holders.contains_key(&transaction.timestamp())
+        };
+        black_box(entered.iter().filter(is_known).count());
+        let ended = self.prefetch_states(ended.into_iter());
+        black_box(ended.iter().fold(0, |sum, state| sum ^ state.transaction.timestamp().time));
+        let written = ended.iter().filter_map(|state| state.transaction.kept_writes()).flatten().map(|write| &write.key);
+        self.store.prefetch(entered.iter().flat_map(|transaction| transaction.keys()).chain(written).take(KEYS_MAX));
+        let written = entered.iter().flat_map(|transaction| transaction.writes()).map(|write| &write.key);
+        self.read_timestamps.prefetch(read.iter().copied().chain(written).take(KEYS_MAX));
+        self.store.prefetch_values(read.into_iter());
+    }
+
+    /// What forgetting these transactions will need.
+    pub fn prefetch_forgotten(&self, ids: impl Iterator<Item = TransactionId>) {
+        let states = self.prefetch_states(ids);
+        black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.timestamp().time));
+        black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.touch()));
+        let keys: SmallVec<[Key; STEP]> = states.iter().flat_map(|state| state.transaction.read_keys()).take(KEYS_MAX).collect();
+        self.store.prefetch(keys.iter());
+    }
+
+    /// What letting go of their proofs will need.
+    pub fn prefetch_proofs(&self, ids: impl Iterator<Item = TransactionId>) {
+        let states = self.prefetch_states(ids);
+        let votes = |state: &&TransactionState| state.certificate().map_or(0, |certificate| certificate.id.0[0]);
+        black_box(states.iter().fold(0, |sum, state| sum ^ votes(state)));
+    }
+
+    /// The state of each of these that is known.
+    fn prefetch_states(&self, ids: impl Iterator<Item = TransactionId>) -> SmallVec<[&TransactionState; STEP]> {
+        let states: SmallVec<[&TransactionState; STEP]> = ids.filter_map(|id| self.get(id)).collect();
+        // The sum does not matter: each word must be read, and no read depends on another.
+        black_box(states.iter().fold(0, |sum, state| sum ^ state.number));
+        states
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use machine::Time;
+    use store::{Memory, Options, Store};
+    use types::{ClientId, ShardId, Timestamp, Value};
+
+    use super::*;
+    use crate::certificate::{Certificate, Decision, Proof, Vote};
+    use crate::testing::one_shard;
+    use crate::transaction::{Read, Write};
+    use crate::transaction_state::{Quota, QuotaOwner};
+
+    #[test]
+    fn reading_ahead_takes_anything_that_may_come_and_changes_nothing() {
+        let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
+        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
+        assert!(table.store.replay().expect("it is new").is_none());
+        let at = |time| Timestamp::new(time, ClientId(1));
+        let key = |number: usize| Key::from(format!("{number:05}").as_str());
+        let transaction = |time, keys: std::ops::Range<usize>| {
+            let reads = keys.clone().map(|number| Read { key: key(number), version: at(0), dependency: None });
+            let writes = keys.clone().map(|number| Write { key: key(number + 1), value: Some(Value::from("v")) });
+            Transaction::new(one_shard().id(), at(time), reads.collect(), writes.collect()).expect("it is small")
+        };
+        // One has ended, one is prepared, one is not known, and each has more keys than are read ahead.
+        let known = [transaction(5, 0..300), transaction(6, 200..500)];
+        for transaction in &known {
+            table.enter(transaction, Time(0), Quota::prepare(QuotaOwner::Client(ClientId(1))));
+            table.restore_vote(transaction.id(), Vote::Commit);
+        }
+        table.conclude(known[0].id(), Decision::Commit, None);
+        let new = transaction(7, 0..400);
+        let ends = |id| Arc::new(Certificate { id, decision: Decision::Commit, proof: Proof::Fast(Vec::new()) });
+        let mut messages = vec![
+            Message::Read { request: 1, timestamp: at(9), keys: (0..500).map(key).collect() },
+            Message::Read { request: 2, timestamp: at(9), keys: (0..500).map(key).collect() },
+            Message::Prepare { transaction: known[1].clone() },
+            Message::Prepare { transaction: new.clone() },
+        ];
+        let ended = known.iter().chain([&new]).map(Transaction::id);
+        messages.extend(ended.map(|id| Message::Writeback { transaction: None, certificate: ends(id), relay: false }));
+        let shown = |table: &TransactionTable<Memory>| {
+            let states = known.iter().map(|known| format!("{:?}", table.get(known.id()))).collect::<Vec<_>>();
+            (states, table.tracked(), table.store.statistics().cache_bytes, table.readers_of(&key(3)))
+        };
+        let before = shown(&table);
+        table.prefetch(messages.iter());
+        table.prefetch_forgotten(known.iter().chain([&new]).map(Transaction::id));
+        table.prefetch_proofs(known.iter().chain([&new]).map(Transaction::id));
+        assert_eq!(shown(&table), before);
+    }
+}
