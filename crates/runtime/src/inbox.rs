@@ -106,8 +106,9 @@ impl<W> Arrival<W> {
     /// Has the machine take in the next of it: refuse it, if it can, where its member is to come again. Something of it is left, as otherwise it would
     /// be in no queue.
     fn step<M: Machine<Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, now: Time, come_again_ms: Option<u32>) {
-        if self.shown == 0 {
-            let next = self.messages.as_slice();
+        let next = self.messages.as_slice();
+        // What is refused takes next to nothing.
+        if self.shown == 0 && !next.is_empty() && come_again_ms.is_none() {
             self.shown = next.len().min(SHOWN_AHEAD);
             turn.machine().prefetch(&next[..self.shown]);
         }

@@ -120,8 +120,12 @@ struct RunningCheckpoint {
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
-/// How many of the versions that it has written are looked at in one call, after that. So many of them together, as their memory is read together.
-const KEYS_STEP: usize = 1_024;
+/// How much is done in one call, after that, for the versions that it has written: looking at one is one, as is each that is let go, and a key that was new
+/// is so many more. Where very many are in memory only, more is done in a call, lest there be more and more. So many are looked at
+/// together, as their memory is read together.
+const CLEAN_UP_STEP: usize = 8_192;
+const CLEAN_UP_PARTS: usize = 128;
+const NEW_KEY_COST: usize = 7;
 const KEYS_TOGETHER: usize = 64;
 /// The memory of an entry and its word in the index.
 pub(crate) const ENTRY_BYTES: usize = 112;
@@ -584,29 +588,34 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// these may be as many as the window has writes. One that stays, since its row was evicted and another version came, is listed with that one.
     /// Gives whether more are left.
     fn clean_up_keys(&mut self, running: &mut RunningCheckpoint) -> bool {
-        for _ in 0..KEYS_STEP / KEYS_TOGETHER {
+        let most = CLEAN_UP_STEP.max(self.unflushed.size().versions / CLEAN_UP_PARTS);
+        let mut done = 0;
+        while done < most {
             let written: SmallVec<[(Key, bool); KEYS_TOGETHER]> = running.written.by_ref().take(KEYS_TOGETHER).collect();
             if written.is_empty() {
                 return false;
             }
             self.table.prefetch(written.iter().map(|(key, _)| key));
             for (key, is_listed) in written {
-                self.clean_up_key(key, is_listed);
+                done += self.clean_up_key(key, is_listed);
             }
         }
         true
     }
 
-    /// The same of one key, which may have been listed as new.
-    fn clean_up_key(&mut self, key: Key, is_listed: bool) {
+    /// The same of one key, which may have been listed as new. Gives how much that was.
+    fn clean_up_key(&mut self, key: Key, is_listed: bool) -> usize {
         let id = self.table.find(&key);
+        let mut freed = 0;
         if let Some(entry) = id.map(|id| self.table.entry_mut(id)) {
             let before = size(entry);
             entry.versions.trim(self.checkpointed);
-            self.rows_bytes -= before - size(entry);
+            freed = before - size(entry);
+            self.rows_bytes -= freed;
         }
+        let cost = 1 + freed / ENTRY_BYTES;
         if !is_listed {
-            return;
+            return cost;
         }
         let versions = id.map(|id| &self.table.entry(id).versions);
         let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
@@ -616,6 +625,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 self.new_keys.remove(&key);
             }
         }
+        cost + NEW_KEY_COST
     }
 
     /// Whether the journal was replayed to its end.
@@ -756,13 +766,15 @@ mod tests {
     #[test]
     fn a_checkpoint_ends_in_as_many_steps_as_its_keys_take_however_many_others_are_new() {
         const LATER: u64 = 1 << 40;
+        /// So many new keys are a step.
+        const STEP_KEYS: usize = CLEAN_UP_STEP / (1 + NEW_KEY_COST);
         let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
         assert!(store.replay().expect("it is new").is_none());
-        for number in 0..40 * KEYS_STEP as u64 {
-            let time = if number < KEYS_STEP as u64 { number + 1 } else { LATER + number };
+        for number in 0..40 * STEP_KEYS as u64 {
+            let time = if number < STEP_KEYS as u64 { number + 1 } else { LATER + number };
             store.commit(&numbered(number), Version { timestamp: at(time), value: Some(Value::from("v")) });
         }
-        for (watermark, steps_max, left) in [(at(LATER / 2), 3, 39 * KEYS_STEP), (at(2 * LATER), 42, 0)] {
+        for (watermark, steps_max, left) in [(at(LATER / 2), 3, 39 * STEP_KEYS), (at(2 * LATER), 42, 0)] {
             assert!(store.begin_checkpoint(watermark).expect("memory does not fail"));
             let steps = (1..).find(|_| store.checkpoint_finished().expect("memory does not fail").is_some());
             assert!(steps.is_some_and(|steps| steps <= steps_max), "{steps:?} steps");
@@ -775,7 +787,7 @@ mod tests {
         let of = |times: &[u64]| {
             let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
             assert!(store.replay().expect("it is new").is_none());
-            for (number, time) in (0..3 * KEYS_STEP as u64).flat_map(|number| times.iter().map(move |time| (number, *time))) {
+            for (number, time) in (0..3_000).flat_map(|number| times.iter().map(move |time| (number, *time))) {
                 store.commit(&numbered(number), Version { timestamp: at(time), value: Some(Value::from("v")) });
             }
             assert!(store.begin_checkpoint(at(60)).expect("memory does not fail"));
