@@ -1,10 +1,9 @@
 //! `bezant-lab`: everything that `bezant` does, and what experiments need beside it.
 //!
-//! Six commands of its own: `sim` runs the simulator, `detection` damages servers of Sentinel and says what was noticed,
-//! `figures` measures the papers' figures, `predict` says what other
-//! machines would do, `attack` what floods and liars take from honest clients, `soak` lets a cluster live
-//! through faults and changes. And `bezant`'s commands, built with the feature `lab`: with clients that cheat, replicas that break a rule,
-//! clusters without signatures, and injected latency, none of which the product has.
+//! Seven commands of its own: `sim` runs the simulator, `detection` damages servers of Sentinel and says what was noticed,
+//! `figures` measures the papers' figures, `timeline` draws a run second by second, `predict` says what other machines would do, `attack` what floods and
+//! liars take from honest clients, `soak` lets a cluster live through faults and changes. And `bezant`'s commands, built with the feature `lab`: with clients
+//! that cheat, replicas that break a rule, clusters without signatures, and injected latency, none of which the product has.
 
 mod attack;
 mod detection;
@@ -12,6 +11,7 @@ mod figures;
 mod predict;
 mod sim;
 mod soak;
+mod timeline;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,6 +46,10 @@ enum Command {
         \x20 bezant-lab figures --quick --only 5a,6b\n\
         \x20 bezant-lab figures --out docs/figures --page docs/reproduction.md")]
     Figures(figures::FiguresArgs),
+    #[command(after_help = "Example:\n\
+        \x20 bezant-lab bench rw-u --clients 512 --seconds 600 --timeline now.jsonl\n\
+        \x20 bezant-lab timeline now=now.jsonl --out timeline.svg")]
+    Timeline(timeline::TimelineArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant-lab predict --measure costs.json\n\
         \x20 bezant-lab predict --shards 16 --faults 2 --cores 8 --client-machines 16 --costs costs.json\n\
@@ -87,6 +91,7 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Sim(args) => sim::run(&args),
         Command::Detection(args) => Ok(detection::run(&args)),
         Command::Figures(args) => figures::run(&args).await,
+        Command::Timeline(args) => timeline::run(&args),
         Command::Predict(args) => predict::run(&args),
         Command::Attack(args) => attack::run(&args).await,
         Command::Soak(args) => soak::run(&args).await,

@@ -12,6 +12,7 @@ use crate::failure::{Done, Failure};
 use crate::given::Given;
 use crate::out;
 use crate::regions::ClientRegions;
+use crate::tell;
 
 /// The exit code of a program that an interrupt ended.
 const INTERRUPTED: i32 = 130;
@@ -64,7 +65,7 @@ pub async fn zookeeper(args: &ZookeeperArgs) -> Result<Done, Failure> {
 /// The first signal ends the run and lets it report; the second ends the program.
 async fn listen(stop: watch::Sender<bool>) {
     if runtime::shutdown::signal().await.is_ok() {
-        eprintln!("stopping, to report what there is; once more ends at once");
+        tell!("stopping, to report what there is; once more ends at once");
         stop.send_replace(true);
         if runtime::shutdown::signal().await.is_ok() {
             std::process::exit(INTERRUPTED);

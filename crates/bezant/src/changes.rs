@@ -22,6 +22,7 @@ use types::{ClientId, ReplicaId, ShardId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::output::tame;
+use crate::tell;
 use crate::{init, node, out, status};
 use description::{difference, name_of_key};
 
@@ -389,7 +390,7 @@ fn propose(args: &ProposeArgs) -> Result<Done, Failure> {
     let (out, first) = (args.out.display(), args.at.cluster.join("operator"));
     let key = if first.join("key").exists() { first.display().to_string() } else { "KEY-FOLDER".to_owned() };
     let cluster = args.at.option();
-    eprintln!("{out} is proposed. Next: each operator signs it, with its own key: bezant config sign {out} --key {key}{cluster}");
+    tell!("{out} is proposed. Next: each operator signs it, with its own key: bezant config sign {out} --key {key}{cluster}");
     Ok(Done::Well)
 }
 
@@ -429,9 +430,9 @@ fn sign(args: &SignArgs) -> Result<Done, Failure> {
     let (signed, needed) = (proposed.signatures.len(), chain.newest().operators.needed);
     let file = args.file.display();
     if signed >= usize::from(needed) {
-        eprintln!("signed; {signed} of {needed} needed have. Next: bezant config apply {file}{}", args.at.option());
+        tell!("signed; {signed} of {needed} needed have. Next: bezant config apply {file}{}", args.at.option());
     } else {
-        eprintln!("signed; {signed} of {needed} needed have. Next: give {file} to another operator");
+        tell!("signed; {signed} of {needed} needed have. Next: give {file} to another operator");
     }
     Ok(Done::Well)
 }
@@ -483,7 +484,7 @@ fn apply_offline(args: &ApplyArgs) -> Result<Done, Failure> {
     topology.chain.extend(next).map_err(|error| refused(&error, &args.file))?;
     let path = chain_file(&file);
     write_chain(&path, &topology.chain).attempt("write the configurations", path.display())?;
-    eprintln!("{} knows configuration {}", args.at.cluster.display(), topology.chain.version());
+    tell!("{} knows configuration {}", args.at.cluster.display(), topology.chain.version());
     Ok(Done::Well)
 }
 
@@ -548,10 +549,10 @@ async fn hand_over(args: &ApplyArgs, topology: &Topology, own_key: &[u8; 32], cl
     let too_many =
         topology.cluster.shards().any(|shard| missing.iter().filter(|name| name.starts_with(&format!("{shard}-"))).count() > faults);
     if !missing.is_empty() {
-        eprintln!("{} have not said that they know it; each takes it over from any other once it is connected", missing.join(", "));
+        tell!("{} have not said that they know it; each takes it over from any other once it is connected", missing.join(", "));
     }
     if takes_itself_out {
-        eprintln!(
+        tell!(
             "the key in {} is good no more: from now on name another client's folder, or give this one its new key (bezant key use)",
             args.at.cluster.display()
         );
@@ -675,10 +676,10 @@ fn join(args: &JoinArgs) -> Result<Done, Failure> {
         let loaded = NodeConfig::load(folder, ENGINES)?;
         node::create_marked_data(&loaded, &loaded.data).attempt("make the store", loaded.data.display())?;
         init::sync(folder)?;
-        eprintln!("{name} has its folder. Once the earlier holder of its place is stopped: bezant node {}", folder.display());
+        tell!("{name} has its folder. Once the earlier holder of its place is stopped: bezant node {}", folder.display());
     } else {
         init::sync(folder)?;
-        eprintln!("{name} has its folder. Next: bezant get KEY --cluster {}", folder.display());
+        tell!("{name} has its folder. Next: bezant get KEY --cluster {}", folder.display());
     }
     out!("{}", folder.display());
     Ok(Done::Well)

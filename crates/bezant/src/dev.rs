@@ -17,6 +17,7 @@ use crate::out;
 use crate::process::Process;
 use crate::regions::{ClientRegions, NodeRegions};
 use crate::script::Statement;
+use crate::tell;
 use crate::{confine, mutant, regions, statements, up};
 
 /// Runs a whole cluster in this process, made on the first start.
@@ -52,7 +53,7 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
         init::compare(&args.folder, &args.shape)?;
     } else {
         init::create(&args.folder, &args.shape.value).await?;
-        eprintln!("made a cluster in {}", args.folder.display());
+        tell!("made a cluster in {}", args.folder.display());
     }
     let note = note(&args.folder)?;
     let ended = serve(args, script).await;
@@ -92,7 +93,7 @@ async fn serve(args: &DevArgs, script: Option<Vec<Statement>>) -> Result<Done, F
             places.iter().for_each(|place| out!("{place}"));
             let reach =
                 if args.folder == Path::new("./bezant-data") { String::new() } else { format!(" --cluster {}", args.folder.display()) };
-            eprintln!("all {} replicas serve. In another terminal: bezant put a 1{reach}. Ctrl-C stops.", nodes.len());
+            tell!("all {} replicas serve. In another terminal: bezant put a 1{reach}. Ctrl-C stops.", nodes.len());
             tokio::select! {
                 cause = &mut stop => cause.map(|_| Done::Well).attempt("listen for signals", "this process"),
                 failure = any_failed(&mut nodes) => Err(failure),

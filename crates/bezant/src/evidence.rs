@@ -22,6 +22,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::output::tame;
 use crate::receipt::public_topology;
+use crate::tell;
 
 /// The most files in a folder of evidence, and the most about one member: the first ones say more than one more would.
 const EVIDENCE_MAX: usize = 256;
@@ -393,7 +394,7 @@ fn lift(name: &str, found: &[(PathBuf, Record)]) -> Result<Done, Failure> {
     for (path, record) in refused {
         write(path, &Record { is_lifted: true, ..record.clone() }.to_json()).attempt("note that it is lifted", path.display())?;
     }
-    eprintln!("{name} is taken in again when this replica is started the next time");
+    tell!("{name} is taken in again when this replica is started the next time");
     Ok(Done::Well)
 }
 

@@ -37,6 +37,7 @@ use crate::failure::{Done, Failure};
 use crate::given::Given;
 use crate::node::ADDRESS_WAIT;
 use crate::out;
+use crate::tell;
 use cards::Cards;
 pub use cards::{Card, address_from_text};
 use config::Settings;
@@ -174,16 +175,16 @@ pub fn run(args: &InitArgs) -> Result<Done, Failure> {
     write::folder(&args.folder, &plan)?;
     let folder = args.folder.display();
     if cards.is_some() {
-        eprintln!("{folder} is made, without any key. Next: give each member its folder, and there run: bezant key use KEY-FOLDER FOLDER");
+        tell!("{folder} is made, without any key. Next: give each member its folder, and there run: bezant key use KEY-FOLDER FOLDER");
     } else if is_local(&args.hosts) {
         if let Some(address) = plan.taken_address() {
-            eprintln!(
+            tell!(
                 "warning: another program has {address} now, one of the cluster's addresses: stop it first, or choose others with --base-port auto"
             );
         }
-        eprintln!("{folder} is made. Next: bezant up {folder}, then bezant put a 1 --cluster {folder}");
+        tell!("{folder} is made. Next: bezant up {folder}, then bezant put a 1 --cluster {folder}");
     } else {
-        eprintln!("{folder} is made. Next: copy each s*-r* folder to its host in cluster.toml, and there run: bezant node FOLDER");
+        tell!("{folder} is made. Next: copy each s*-r* folder to its host in cluster.toml, and there run: bezant node FOLDER");
     }
     out!("{folder}");
     Ok(Done::Well)
@@ -252,7 +253,7 @@ pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
     }
     if !late.is_empty() {
         let names: Vec<&str> = late.iter().map(|name| name.as_str()).collect();
-        eprintln!(
+        tell!(
             "warning: {} had no effect: the cluster in {} is made already; change node.toml or client.toml in its folders instead",
             names.join(", "),
             folder.display()
@@ -338,7 +339,7 @@ fn operators(shape: &Shape, cards: Option<&Cards>) -> Result<(Operators, Vec<Sec
         return Err(Failure::wrong(format!("there are cards of more than {OPERATORS_MAX} operators")).at("--members"));
     }
     if keys.is_empty() {
-        eprintln!("warning: there is no card of an operator, so nobody will ever be able to change this cluster");
+        tell!("warning: there is no card of an operator, so nobody will ever be able to change this cluster");
         return Ok((Operators::default(), drawn));
     }
     let least = u16::try_from(keys.len() / 2 + 1).expect("OPERATORS_MAX fits");

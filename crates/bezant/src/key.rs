@@ -14,6 +14,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::init::{self, Card};
 use crate::node;
 use crate::out;
+use crate::tell;
 
 /// In a replica's folder: the key that waits for a configuration to name it.
 const WAITING: &str = "key.next";
@@ -110,7 +111,7 @@ fn new(args: &NewArgs) -> Result<Done, Failure> {
     runtime::tls::write_private_key(&key, &secret).attempt("write the key", key.display())?;
     init::text(&folder.join("card"), &format!("{card}\n"))?;
     init::sync(folder)?;
-    eprintln!("{} is secret. Give this card to who makes the cluster (it is in {}):", key.display(), folder.join("card").display());
+    tell!("{} is secret. Give this card to who makes the cluster (it is in {}):", key.display(), folder.join("card").display());
     out!("{card}");
     Ok(Done::Well)
 }
@@ -125,7 +126,7 @@ fn rotate(args: &UseArgs) -> Result<Done, Failure> {
         return Err(Failure::wrong("this key is in its place already").at(own.display()));
     }
     match put_in_place(&secret, &topology, folder)? {
-        Some(name) => eprintln!("{name} has its new key; the earlier one is beside it, and of no use any more. Start it again if it ran"),
+        Some(name) => tell!("{name} has its new key; the earlier one is beside it, and of no use any more. Start it again if it ran"),
         None if may_wait(&secret, &topology, folder)? => leave_waiting(&secret, folder)?,
         None => {
             return Err(Failure::wrong("no configuration that is known here lists this key for a member of this kind")
@@ -165,7 +166,7 @@ pub fn brought_forward(folder: &Path, from: Option<&Path>) -> Result<Topology, F
     }
     let path = chain_file(&own);
     write_chain(&path, &topology.chain).attempt("write the configurations", path.display())?;
-    eprintln!("{} knows configuration {}", folder.display(), topology.chain.version());
+    tell!("{} knows configuration {}", folder.display(), topology.chain.version());
     Ok(Topology::load(&own, ENGINES)?)
 }
 
@@ -213,7 +214,7 @@ fn leave_waiting(secret: &SecretKey, folder: &Path) -> Result<(), Failure> {
         }
     }
     init::sync(folder)?;
-    eprintln!("no configuration names this key yet: it waits in {}, and the replica goes on with it when one does", waiting.display());
+    tell!("no configuration names this key yet: it waits in {}, and the replica goes on with it when one does", waiting.display());
     Ok(())
 }
 
@@ -340,6 +341,6 @@ fn put(key: &Path, folder: &Path) -> Result<Done, Failure> {
     }
     let next =
         if is_replica { format!("bezant node {}", folder.display()) } else { format!("bezant get KEY --cluster {}", folder.display()) };
-    eprintln!("{name} has its key. Next: {next}");
+    tell!("{name} has its key. Next: {next}");
     Ok(Done::Well)
 }

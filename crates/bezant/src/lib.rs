@@ -247,7 +247,7 @@ pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>
     match ended {
         Ok(done) => done.into(),
         Err(failure) => {
-            eprintln!("{failure}");
+            tell!("{failure}");
             failure.exit_code()
         }
     }

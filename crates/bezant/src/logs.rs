@@ -5,6 +5,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::failure::Failure;
+use crate::tell;
 
 /// Starts logging. Panics are logged too, since a release build ends right after one.
 pub fn start(level: &LogLevel, format: LogFormat) -> Result<(), Failure> {
@@ -19,7 +20,7 @@ pub fn start(level: &LogLevel, format: LogFormat) -> Result<(), Failure> {
         let backtrace = std::backtrace::Backtrace::force_capture();
         tracing::error!(%panic, %backtrace, "an invariant is broken, and the process ends: this is a bug in Bezant");
         // Logging may itself be what broke, or off.
-        eprintln!("{panic}");
+        tell!("{panic}");
     }));
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Results, on standard output.
+//! Results, on standard output, and what people are told besides, on standard error.
 
 use std::fmt::Arguments;
-use std::io::{ErrorKind, IsTerminal as _, Write as _, stdout};
+use std::io::{ErrorKind, IsTerminal as _, Write as _, stderr, stdout};
 
 /// The exit code of a program that SIGPIPE ended, which is what shells expect of one whose reader has gone.
 const READER_GONE: i32 = 141;
@@ -14,9 +14,22 @@ pub fn line(text: Arguments<'_>) {
         if error.kind() == ErrorKind::BrokenPipe {
             std::process::exit(READER_GONE);
         }
-        eprintln!("error: cannot write to standard output: {error}");
+        crate::tell!("error: cannot write to standard output: {error}");
         std::process::exit(NOT_WRITTEN);
     }
+}
+
+/// Writes a line to standard error. Where nobody reads that, what is done is done all the same.
+pub fn tell(text: Arguments<'_>) {
+    drop(writeln!(stderr(), "{text}"));
+}
+
+/// `eprintln!`, by way of `tell`.
+#[macro_export]
+macro_rules! tell {
+    ($($argument:tt)*) => {
+        $crate::output::tell(format_args!($($argument)*))
+    };
 }
 
 /// `println!`, by way of `line`.

@@ -14,6 +14,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::init;
 use crate::node;
 use crate::status;
+use crate::tell;
 
 /// How often a replica that starts asks whether enough others serve, and how long it waits in between.
 const ASKED_AT_START: usize = 10;
@@ -49,11 +50,11 @@ pub async fn run(args: &RebuildArgs) -> Result<Done, Failure> {
         begin_anew(&config)
     });
     let kept = begun.await.attempt("rebuild", data.display())??;
-    eprintln!("{replica} begins with an empty store in {}", data.display());
+    tell!("{replica} begins with an empty store in {}", data.display());
     if let Some(kept) = kept {
-        eprintln!("what was there is kept in {}: remove it when {replica} serves", kept.display());
+        tell!("what was there is kept in {}: remove it when {replica} serves", kept.display());
     }
-    eprintln!("start it as ever, with `bezant up` or `bezant node`; `bezant status` shows how far it is");
+    tell!("start it as ever, with `bezant up` or `bezant node`; `bezant status` shows how far it is");
     Ok(Done::Well)
 }
 
@@ -70,7 +71,7 @@ async fn refuse_too_many(config: &NodeConfig) -> Result<(), Failure> {
         .help("wait until `bezant status` shows that it serves"));
     }
     if rebuilding.len() + down.len() >= faults && !down.is_empty() {
-        eprintln!(
+        tell!(
             "warning: {} cannot be asked, or does not serve; no more than {faults} of a shard may be rebuilt, or have lost their data, at a time, and {} must answer",
             down.join(", "),
             (config.topology.engine.quorum)(faults) - 1

@@ -14,6 +14,7 @@ use types::{Key, Timestamp, Value};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::statements::json_text;
+use crate::tell;
 use crate::{out, script};
 
 /// Where to keep the receipt of what is committed.
@@ -45,10 +46,7 @@ impl Keep {
     pub fn keep(&self, commit: &Commit) -> Result<(), Failure> {
         let Some(path) = &self.receipt else { return Ok(()) };
         let Some(receipt) = &commit.receipt else {
-            eprintln!(
-                "warning: {} is not written: nobody votes on a transaction that only read, so that it leaves no receipt",
-                path.display()
-            );
+            tell!("warning: {} is not written: nobody votes on a transaction that only read, so that it leaves no receipt", path.display());
             return Ok(());
         };
         let written = File::create_new(path).and_then(|mut file| {

@@ -10,6 +10,7 @@ use config::{Config, Regions};
 use types::{Party, Session};
 
 use crate::failure::{Attempt as _, Failure};
+use crate::tell;
 
 /// The flag of commands that start replicas.
 #[derive(Args, Clone, Debug)]
@@ -52,7 +53,7 @@ impl ClientRegions {
         };
         if let Some(regions) = &config.regions {
             let region = regions.region_of(Party::Client(config.client, Session(0)));
-            eprintln!("warning: latency is injected (regions {}): this client is in {region}", regions.name());
+            tell!("warning: latency is injected (regions {}): this client is in {region}", regions.name());
         }
         Ok(config)
     }
@@ -67,7 +68,7 @@ pub fn leave(folder: &Path, regions: Option<&Regions>) -> Result<(), Failure> {
             _ => Ok(()),
         };
     };
-    eprintln!("warning: latency is injected (regions {}): for measuring and testing only", regions.name());
+    tell!("warning: latency is injected (regions {}): for measuring and testing only", regions.name());
     if let Some(run) = file.parent() {
         fs::create_dir_all(run).attempt("make the folder", run.display())?;
     }

@@ -21,6 +21,7 @@ use crate::out;
 use crate::regions::ClientRegions;
 use crate::script::{self, Statement};
 use crate::statements::{self, Reach, SCRIPT_BYTES_MAX};
+use crate::tell;
 
 /// How many lines the history keeps.
 const HISTORY_LINES_MAX: usize = 10_000;
@@ -94,12 +95,12 @@ fn type_in(handle: &Handle, session: &mut Session) -> Result<Done, Failure> {
         }
     }
     if session.open.is_some() {
-        eprintln!("the open transaction is thrown away");
+        tell!("the open transaction is thrown away");
     }
     if let Some(path) = &history
         && let Err(error) = editor.save_history(path)
     {
-        eprintln!("the history could not be kept in {}: {error}", path.display());
+        tell!("the history could not be kept in {}: {error}", path.display());
     }
     // Said already; the exit code tells how the last line went.
     Ok(if last == Next::Failed { Done::Negative } else { Done::Well })
@@ -125,7 +126,7 @@ fn read_script(handle: &Handle, session: &mut Session) -> Result<Done, Failure> 
     }
     if session.open.is_some() {
         let failure = Failure::wrong("the script ended within a transaction, which is thrown away").help("end it with commit or abort");
-        eprintln!("{failure}");
+        tell!("{failure}");
         session.failed.get_or_insert((session.line, failure));
     }
     match session.failed.take() {
@@ -194,7 +195,7 @@ impl Session {
     }
 
     fn fail(&mut self, failure: Failure) -> Next {
-        eprintln!("{failure}");
+        tell!("{failure}");
         if let Some(open) = &mut self.open {
             open.has_failed = true;
         }
@@ -255,7 +256,7 @@ impl Session {
             None => {
                 let outcome = statements::execute(&self.client, None, batch).await?;
                 outcome.print_gets();
-                eprintln!("{}", outcome.summary());
+                tell!("{}", outcome.summary());
             }
         }
         Ok(())
@@ -277,9 +278,9 @@ impl Session {
             }
             (Statement::Commit, Some(Open { transaction, begun, .. })) => {
                 let commit = transaction.commit().await?;
-                eprintln!("{}", statements::summary(&commit, 1, begun.elapsed()));
+                tell!("{}", statements::summary(&commit, 1, begun.elapsed()));
             }
-            (_, Some(_)) => eprintln!("aborted; nothing was written"),
+            (_, Some(_)) => tell!("aborted; nothing was written"),
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::out;
 use crate::receipt::Keep;
 use crate::regions::ClientRegions;
 use crate::script::{self, Scan, Statement};
+use crate::tell;
 
 /// The longest script that is read: a transaction's keys and values take less, quotes and hexadecimal included.
 pub const SCRIPT_BYTES_MAX: u64 = 64 << 20;
@@ -143,7 +144,7 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
             Ok(Done::Well)
         }
         None => {
-            eprintln!("{} has no value", script::shown(&key));
+            tell!("{} has no value", script::shown(&key));
             Ok(Done::Negative)
         }
     }
@@ -178,7 +179,7 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
             if found.len() == limit && args.limit.is_none() && (!args.reach.json || std::io::stderr().is_terminal()) {
                 let end = if args.reverse { "last" } else { "first" };
                 let all = if outcome.reads_past { ", --all for all" } else { "" };
-                eprintln!("the {end} {limit} keys; --limit N for more{all}");
+                tell!("the {end} {limit} keys; --limit N for more{all}");
             }
             Ok(Done::Well)
         }
@@ -187,7 +188,7 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
 }
 
 fn nothing_found(low: &Key, high: &Key) -> Done {
-    eprintln!("no key from {} to {} has a value", script::shown(low), script::shown(high));
+    tell!("no key from {} to {} has a value", script::shown(low), script::shown(high));
     Done::Negative
 }
 
@@ -227,7 +228,7 @@ async fn write(statement: Statement, keep: &Keep, reach: &Reach) -> Result<Done,
     if reach.json {
         out!("{}", outcome.to_json());
     } else {
-        eprintln!("{}", outcome.summary());
+        tell!("{}", outcome.summary());
     }
     Ok(Done::Well)
 }
@@ -247,7 +248,7 @@ pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
         out!("{}", outcome.to_json());
     } else {
         outcome.print_gets();
-        eprintln!("{}", outcome.summary());
+        tell!("{}", outcome.summary());
     }
     Ok(Done::Well)
 }
@@ -288,7 +289,7 @@ pub async fn connect(reach: &Reach) -> Result<Client, Failure> {
 pub async fn connect_as(config: Config) -> Result<Client, Failure> {
     let client = bezant_client::connect(config).await?;
     if let Some(warning) = client.clock_warning() {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     Ok(client)
 }

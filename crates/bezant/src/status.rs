@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use config::Topology;
+use config::{Topology, replica_from_name};
 use monitoring::http_client;
 use runtime::Configuration;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use types::{ClusterId, ReplicaId};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::output::{line_letters, tame, wrap};
+use crate::tell;
 use crate::up;
 
 /// The most that is shown of anything a replica says.
@@ -76,17 +77,18 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_settings(&answers);
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
+        warn_of_isolated(&topology, &answers);
         tell_of_waiting(&answers);
         tell_of_rebuilding(&answers);
         if let Some(words) = catching_up_words(&answers) {
-            eprintln!("{}", wrap(&words, line_letters(), 2));
+            tell!("{}", wrap(&words, line_letters(), 2));
         }
         warn_of_divergences(&answers);
         warn_of_disks(&answers);
         up::warn_of_other_copies(place);
         shards(&topology, &answers);
         if answers.iter().all(|(_, _, answer)| answer.is_err()) && up::replica_folders(place).is_ok() {
-            eprintln!("no replica answers: `bezant up {}` starts those whose folders are here", place.display());
+            tell!("no replica answers: `bezant up {}` starts those whose folders are here", place.display());
         }
     }
     Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Negative })
@@ -117,7 +119,7 @@ pub fn rebuilding_words(status: &Value) -> Option<String> {
 fn warn_of_disks(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(|status| status["disk"]["words"].as_str()) {
-            eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
+            tell!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
         }
     }
 }
@@ -126,7 +128,7 @@ fn warn_of_disks(answers: &[Answer]) {
 fn warn_of_divergences(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(|status| status["divergences"]["words"].as_str()) {
-            eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
+            tell!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
         }
     }
 }
@@ -135,7 +137,7 @@ fn warn_of_divergences(answers: &[Answer]) {
 fn tell_of_waiting(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(|status| status["waits"].as_str()) {
-            eprintln!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
+            tell!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
         }
     }
 }
@@ -144,7 +146,7 @@ fn tell_of_waiting(answers: &[Answer]) {
 fn tell_of_rebuilding(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(rebuilding_words) {
-            eprintln!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
+            tell!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
         }
     }
 }
@@ -266,7 +268,7 @@ fn warn_of_differences(here: &Configuration, answers: &[Answer]) {
         if let Some(differs) = theirs.and_then(|theirs| here.difference(&theirs)) {
             let text =
                 format!("warning: the cluster.toml of {replica} differs from the one here in {differs}: take the same file on every host");
-            eprintln!("{}", wrap(&text, line_letters(), 2));
+            tell!("{}", wrap(&text, line_letters(), 2));
         }
     }
 }
@@ -275,7 +277,7 @@ fn warn_of_differences(here: &Configuration, answers: &[Answer]) {
 fn warn_of_settings(answers: &[Answer]) {
     for name in ["window_ms", "time_bound_ms"] {
         if let Some(words) = settings_words(name, answers) {
-            eprintln!("{}", wrap(&words, line_letters(), 2));
+            tell!("{}", wrap(&words, line_letters(), 2));
         }
     }
 }
@@ -303,7 +305,7 @@ fn warn_of_injected_latency(answers: &[Answer]) {
     });
     let apart: Vec<String> = apart.collect();
     if !apart.is_empty() {
-        eprintln!("{}", wrap(&format!("warning: latency is injected: {}", apart.join(", ")), line_letters(), 2));
+        tell!("{}", wrap(&format!("warning: latency is injected: {}", apart.join(", ")), line_letters(), 2));
     }
 }
 
@@ -311,9 +313,31 @@ fn warn_of_injected_latency(answers: &[Answer]) {
 fn warn_of_clocks(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(|status| status["clock"]["words"].as_str()) {
-            eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
+            tell!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
         }
     }
+}
+
+/// Says who serves, but is connected with so few of its shard that together they cannot answer for it.
+fn warn_of_isolated(topology: &Topology, answers: &[Answer]) {
+    let needed = (topology.engine.quorum)(topology.cluster.faults());
+    for (replica, status) in answers.iter().filter_map(|(replica, _, answer)| Some((replica, answer.as_ref().ok()?))) {
+        if let Some(words) = isolated_words(*replica, status, needed).filter(|_| serves(status)) {
+            tell!("{}", wrap(&words, line_letters(), 2));
+        }
+    }
+}
+
+fn isolated_words(replica: ReplicaId, status: &Value, needed: usize) -> Option<String> {
+    let of_shard = |name: &str| replica_from_name(name).is_ok_and(|other| other.shard == replica.shard && other != replica);
+    let peers = status["peers"].as_object()?.iter().filter(|(name, _)| of_shard(name));
+    let (connected, apart): (Vec<_>, Vec<_>) = peers.partition(|(_, peer)| peer["state"] == "connected");
+    let words = || {
+        let each = apart.iter().map(|(name, peer)| format!("{name} {}", peer["state"].as_str().unwrap_or("?")));
+        let (count, all, each) = (connected.len(), connected.len() + apart.len(), each.collect::<Vec<_>>().join(", "));
+        format!("warning: {replica} is connected with {count} of the {all} other replicas of its shard: {each}")
+    };
+    (connected.len() + 1 < needed).then(words)
 }
 
 /// Says of each shard that is not whole whether it can still commit.
@@ -331,7 +355,7 @@ fn shards(topology: &Topology, answers: &[Answer]) {
         } else {
             continue;
         };
-        eprintln!("{}", wrap(&text, line_letters(), 2));
+        tell!("{}", wrap(&text, line_letters(), 2));
     }
 }
 
@@ -389,6 +413,23 @@ mod tests {
             (replica(0), "127.0.0.1:7406".to_owned(), Ok(status)),
             (replica(1), "127.0.0.1:7407".to_owned(), Err("Connection refused (os error 111)".to_owned())),
         ]
+    }
+
+    #[test]
+    fn who_is_apart_from_most_of_its_shard_is_named_with_the_reasons() {
+        let status = |states: [&str; 3]| {
+            let peers = states.iter().zip(1..).map(|(state, index)| (format!("s0-r{index}"), json!({"state": state})));
+            let elsewhere = [("s1-r0".to_owned(), json!({"state": "connected"}))];
+            json!({"peers": peers.chain(elsewhere).collect::<serde_json::Map<_, _>>()})
+        };
+        let words = |states| isolated_words(ReplicaId { shard: types::ShardId(0), index: 0 }, &status(states), 3);
+        assert_eq!(words(["connected", "connected", "connecting"]), None);
+        assert_eq!(
+            words(["connected", "refuses: another cluster.toml", "connecting"]).as_deref(),
+            Some(
+                "warning: s0-r0 is connected with 1 of the 3 other replicas of its shard: s0-r2 refuses: another cluster.toml, s0-r3 connecting"
+            )
+        );
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::output::tame;
 use crate::process::Process;
 use crate::regions::{self, NodeRegions};
 use crate::status::{self, WORDS_LETTERS_MAX};
+use crate::tell;
 use config::{NodeConfig, replica_from_name};
 
 /// How often a starting or stopping node is looked at.
@@ -85,7 +86,7 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     dev::refuse_running(place)?;
     take_waiting_keys(place)?;
     let (nodes, unusable) = nodes(place)?;
-    unusable.iter().for_each(|why| eprintln!("{why}"));
+    unusable.iter().for_each(|why| tell!("{why}"));
     let other_copies = warn_of_other_copies(place);
     let is_apart = regions(args)?.is_some();
     // Whoever calls may hold locks by open files, which must not last as long as the nodes do.
@@ -155,10 +156,10 @@ pub fn take_waiting_keys(folder: &Path) -> Result<(), Failure> {
             continue;
         }
         if let Err(failure) = key::brought_forward(&own, None) {
-            eprintln!("warning: {} is not told of later configurations: {failure}", own.display());
+            tell!("warning: {} is not told of later configurations: {failure}", own.display());
         }
         if let Err(failure) = key::take_waiting_key(&own) {
-            eprintln!("warning: the key that waits in {} is left there: {failure}", own.display());
+            tell!("warning: the key that waits in {} is left there: {failure}", own.display());
         }
     }
     Ok(())
@@ -201,9 +202,10 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
         if process.is_running() {
             process.kill();
             killed.push(replica.to_string());
-            eprintln!(
+            tell!(
                 "{replica} (pid {}) did not stop within {} s and was killed; nothing it had acknowledged is lost",
-                process.pid, args.seconds
+                process.pid,
+                args.seconds
             );
         }
     }
@@ -217,8 +219,8 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
         return Ok(Done::Well);
     }
     match running.len() {
-        0 => eprintln!("nothing ran that `bezant up` had started"),
-        count => eprintln!("{count} replicas are down"),
+        0 => tell!("nothing ran that `bezant up` had started"),
+        count => tell!("{count} replicas are down"),
     }
     Ok(Done::Well)
 }
@@ -263,7 +265,7 @@ pub fn nodes(folder: &Path) -> Result<(Nodes, Vec<Failure>), Failure> {
     for own in replica_folders(folder)? {
         match config_of(&own) {
             Ok(Some(config)) => found.push((own, config)),
-            Ok(None) => eprintln!(
+            Ok(None) => tell!(
                 "warning: {} is left alone, since its place has another key by now; where only the key was changed: bezant key use --rotate",
                 own.display()
             ),
@@ -315,7 +317,7 @@ pub fn warn_of_other_copies(folder: &Path) -> Vec<PathBuf> {
     others.retain(|own| fs::read(own.join("cluster.toml")).is_ok_and(|copy| copy != first));
     if !others.is_empty() {
         let names: Vec<_> = others.iter().filter_map(|own| own.file_name()?.to_str()).collect();
-        eprintln!(
+        tell!(
             "warning: {}/cluster.toml is not that of {}, of which each reads its own: copy the right one into every folder",
             folder.display(),
             names.join(", ")
@@ -398,7 +400,7 @@ impl Started<'_> {
         let answer = http_client::get(&self.config.http_listen.to_string(), "/status").await;
         let status: Value = answer.ok().and_then(|body| serde_json::from_str(&body).ok()).unwrap_or_default();
         if let Some(words) = status["waits"].as_str().filter(|_| status["state"] == json!(status::WAITING)) {
-            eprintln!("{} {}", self.config.replica, tame(words, WORDS_LETTERS_MAX));
+            tell!("{} {}", self.config.replica, tame(words, WORDS_LETTERS_MAX));
         }
     }
 

@@ -323,6 +323,16 @@ fn init_never_overwrites_and_says_what_is_wrong() {
 }
 
 #[test]
+fn a_failure_keeps_its_exit_code_where_nobody_reads_what_is_said() {
+    let place = Place::new();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
+    let ended = command.args(["up", "nosuch"]).current_dir(place.path("")).stderr(writer).status().expect("the program starts");
+    assert_eq!(ended.code(), Some(2));
+}
+
+#[test]
 fn no_host_may_hold_more_replicas_of_a_shard_than_may_be_lost_unless_that_is_accepted() {
     let place = Place::new();
     let three = ["init", "x", "--shards", "2", "--hosts", "a.example,b.example,c.example"];

@@ -119,8 +119,11 @@ fn place(line: usize) -> String {
     if line == 0 { String::new() } else { format!("line {line}: ") }
 }
 
-/// Keys of ZooKeeper's that change nothing here.
-const WITHOUT_EFFECT: [&str; 18] = [
+/// Keys of ZooKeeper's that change nothing here, and those for several servers where there is one.
+const WITHOUT_EFFECT: [&str; 21] = [
+    "quorumListenOnAllIPs",
+    "bezant.timeoutMs",
+    "bezant.repairsPerHour",
     "initLimit",
     "syncLimit",
     "autopurge.purgeInterval",
@@ -164,6 +167,19 @@ impl Lines {
 
     fn text(&mut self, key: &str) -> Option<(usize, String)> {
         self.values.remove(key)
+    }
+
+    /// A switch of ZooKeeper's, which takes anything that is not true for false.
+    fn is_true(&mut self, key: &str) -> bool {
+        self.text(key).is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"))
+    }
+
+    /// A switch of ours, which is off unless the file says otherwise.
+    fn switch(&mut self, key: &str) -> Result<bool, ConfigError> {
+        match self.text(key) {
+            None => Ok(false),
+            Some((line, value)) => value.parse().map_err(|_| ConfigError { line, what: format!("{key}={value}: it is true or false") }),
+        }
     }
 
     /// An address, which is `otherwise` unless the file says another one.
@@ -256,8 +272,8 @@ impl Config {
             words,
             superuser: lines.text("DigestAuthenticationProvider.superDigest").map(|(_, value)| value),
             superuser_certificate: lines.text("X509AuthenticationProvider.superUser").map(|(_, value)| value),
-            enforces_quotas: lines.text("enforceQuota").is_some_and(|(_, value)| value == "true"),
-            allows_drills: lines.text("bezant.drills").is_some_and(|(_, value)| value == "true"),
+            enforces_quotas: lines.is_true("enforceQuota"),
+            allows_drills: lines.switch("bezant.drills")?,
             is_realtime,
             profile,
             ensemble,
@@ -294,7 +310,7 @@ fn detection(lines: &mut Lines) -> Result<(Profile, bool), ConfigError> {
         profile =
             Profile::from_name(&value).ok_or_else(|| ConfigError { line, what: format!("bezant.digest={value}: it is one of {names}") })?;
     }
-    if lines.text("digest.enabled").is_some_and(|(_, value)| value == "false") {
+    if lines.values.contains_key("digest.enabled") && !lines.is_true("digest.enabled") {
         profile = Profile::Off;
     }
     let is_realtime = match lines.text("bezant.detection") {
@@ -427,7 +443,7 @@ fn ensemble(lines: &mut Lines) -> Result<(Option<EnsembleConfig>, Vec<String>), 
     }
     let timeout_ms = lines.number("bezant.timeoutMs", 1_000, 100, 600_000)?;
     let repairs_an_hour_max = lines.number("bezant.repairsPerHour", REPAIRS_AN_HOUR, 0, EVIDENCE_MAX / 2)?;
-    let listens_everywhere = lines.text("quorumListenOnAllIPs").is_some_and(|(_, value)| value == "true");
+    let listens_everywhere = lines.is_true("quorumListenOnAllIPs");
     Ok((Some(EnsembleConfig { servers, key: key.1.into(), timeout_ms, repairs_an_hour_max, listens_everywhere }), warnings))
 }
 
@@ -593,6 +609,21 @@ mod tests {
         ] {
             assert_eq!(read(line).expect("it keeps nobody out").warnings.len(), 1, "{line}");
         }
+    }
+
+    #[test]
+    fn switches_of_ours_are_true_or_false_and_those_of_zookeeper_as_it_takes_them() {
+        let with = |line: &str| Config::parse(&format!("dataDir=/d\nclientPort=1\n{line}\n"));
+        assert_eq!(with("bezant.drills=true").map(|config| config.allows_drills), Ok(true));
+        assert_eq!(with("bezant.drills=false").map(|config| config.allows_drills), Ok(false));
+        let refused = with("bezant.drills=yes").expect_err("nobody knows which that is");
+        assert_eq!((refused.line, refused.what.as_str()), (3, "bezant.drills=yes: it is true or false"));
+        assert_eq!(
+            ["TRUE", "yes"].map(|value| with(&format!("enforceQuota={value}")).map(|config| config.enforces_quotas)),
+            [Ok(true), Ok(false)]
+        );
+        let alone = with("bezant.repairsPerHour=2").expect("one server repairs nothing");
+        assert_eq!(alone.warnings, ["line 3: bezant.repairsPerHour has no effect here"]);
     }
 
     #[test]

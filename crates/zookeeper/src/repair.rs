@@ -247,7 +247,7 @@ impl Repairs {
         self.finished += 1;
         self.step(
             Stage::Repaired,
-            format!("{agreeing} other servers have the same digest after {zxid}, {digest}: it serves again"),
+            format!("so many others have the same digest after {zxid}, {digest}: {agreeing}; it serves again"),
             now_ms,
         )?;
         self.record = None;

@@ -62,7 +62,8 @@ const COPIES_BYTES_MAX: u64 = 1 << 30;
 /// Every folder holds `cluster.toml`, so that it can be copied to its host as it is; but all of them are one file with many names (hard
 /// links), since it lists every client and would else be as many times as long.
 pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
-    let cluster = Shared::write(folder, &format!("{CLUSTER_HEAD}{}", plan.topology.to_toml()), plan.members.len() + plan.clients.len())?;
+    let head = cluster_head(plan.topology.engine);
+    let cluster = Shared::write(folder, &format!("{head}{}", plan.topology.to_toml()), plan.members.len() + plan.clients.len())?;
     let cluster_id = plan.topology.cluster.id();
     for member in &plan.members {
         let own = folder.join(member.name.to_string());
@@ -188,12 +189,18 @@ pub fn identity(folder: &Path, secret: &SecretKey, name: &str, cluster: ClusterI
     written.attempt("write the key and its certificate", folder.display())
 }
 
-/// What stands above all in the file.
-const CLUSTER_HEAD: &str = "\
-# The cluster, as everybody in it knew it when it was made: replicas and clients hold the same file. Nothing in it is secret,
-# but whoever can change it on a host decides whom that host believes. Operators change a running cluster with `bezant config`;
-# this file stays as it is.
-";
+/// What stands above all in `cluster.toml`.
+fn cluster_head(engine: &Profile) -> String {
+    let change = if node::changes_while_running(engine) {
+        "Operators change a running cluster with `bezant config`;\n# this file stays as it is."
+    } else {
+        "To change it, stop all replicas, change this file\n# in every folder, and start them again."
+    };
+    format!(
+        "# The cluster, as everybody in it knew it when it was made: replicas and clients hold the same file. Nothing in it is secret,\n\
+         # but whoever can change it on a host decides whom that host believes. {change}\n"
+    )
+}
 
 /// A replica's `node.toml`, with the settings by which its engine goes.
 pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, engine: &Profile, settings: &Settings) -> String {
