@@ -134,7 +134,7 @@ async fn online(args: &OnlineArgs) -> Done {
 fn print_online(audit: &OnlineAudit) {
     match audit.zxid {
         Some(zxid) => out!("more than half agree up to zxid {zxid:#x}"),
-        None => out!("at no transaction do more than half agree: nobody can say who is wrong"),
+        None => out!("at no transaction have more than half the same digest: nothing can be said of any of them"),
     }
     for (server, role, verdict) in &audit.verdicts {
         let role = role.as_deref().unwrap_or("no role known");

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use sentinel::limits::DIGEST_EVERY_ZXIDS;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -154,6 +155,9 @@ fn judge(report: &Report, right: &BTreeMap<i64, (&str, &str)>) -> Verdict {
     }
     match last_right {
         Some(zxid) => Verdict::Agrees { zxid },
+        None if report.digests.is_empty() => Verdict::NotComparable(format!(
+            "it has no digest yet: one is kept at every {DIGEST_EVERY_ZXIDS}th transaction, unless bezant.digest is off"
+        )),
         None if right.is_empty() => Verdict::NotComparable("at no transaction do more than half of the servers have one digest".to_owned()),
         None => Verdict::NotComparable("it has no digest at any transaction where most have one".to_owned()),
     }
@@ -207,6 +211,6 @@ mod tests {
         assert_eq!(audit.zxid, Some(128), "who is quarantined still votes: its digests of the past were right");
         assert!(matches!(verdict(&audit, 2), Verdict::NotComparable(why) if why.contains("crc32")));
         assert_eq!(verdict(&audit, 3), &Verdict::Quarantined("at zxid 0x81".into()));
-        assert!(matches!(verdict(&audit, 4), Verdict::NotComparable(_)));
+        assert!(matches!(verdict(&audit, 4), Verdict::NotComparable(why) if why.contains("no digest yet")));
     }
 }
