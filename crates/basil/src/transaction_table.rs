@@ -6,6 +6,7 @@ mod ranges;
 mod remembering;
 mod writing;
 
+pub(crate) use prefetching::TOGETHER;
 pub(crate) use ranges::untold_by;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,9 +48,6 @@ const VALUES_BYTES_MIN: usize = 512;
 
 /// The stretches of time whose commits are compared with others', as a power of two in nanoseconds: 134 ms.
 const COMMIT_SLOT_BITS: u32 = 27;
-
-/// So many keys are looked up together when transactions are forgotten.
-const FORGET_TOGETHER: usize = 64;
 
 /// Who means to write a key, and who has read it.
 #[derive(Debug, Default)]
@@ -785,7 +783,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         let at_most = at_most.max(2); // The first may be the last of the step before.
         let some: Vec<(OrderKey, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
         self.forgotten_up_to = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
-        for together in some.chunks(FORGET_TOGETHER) {
+        for together in some.chunks(TOGETHER) {
             self.prefetch_forgotten(together.iter().map(|(_, id)| *id));
             for (_, id) in together {
                 self.forget_ended(*id);

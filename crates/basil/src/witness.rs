@@ -206,8 +206,10 @@ impl Witness {
     /// two configurations.
     pub fn forget(&mut self, has_changed: impl Fn(ReplicaId) -> bool) {
         self.caught.retain(|replica| !has_changed(*replica));
-        for known in self.known.values_mut() {
-            known.forget(&has_changed);
+        for id in &self.order {
+            if let Some(known) = self.known.get_mut(id) {
+                known.forget(&has_changed);
+            }
         }
     }
 

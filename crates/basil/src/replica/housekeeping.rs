@@ -12,13 +12,12 @@ use crate::certificate::Vote;
 use crate::check::AbortReason;
 use crate::record::Record;
 use crate::transaction_state::TransactionState;
+use crate::transaction_table::TOGETHER;
 
 /// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
 const PROOF_FRESH_MS: u64 = 3_000;
 /// How often those are let go that are older.
 const PROOF_STEP_MS: u64 = 250;
-/// So many are let go together, as their memory is read together.
-const DROPPED_TOGETHER: usize = 64;
 /// How often a checkpoint is looked after, in milliseconds.
 const CHECKPOINT_POLL_MS: u64 = 3;
 /// So many full checkpoints are waited for: what is released of the journal then is worth the tombstones that are logged again.
@@ -89,7 +88,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Lets go the proofs of the first so many of those that are kept.
     fn drop_proofs(&mut self, count: usize) {
         let stale: Vec<TransactionId> = self.proven.drain(..count).map(|(_, id)| id).collect();
-        for together in stale.chunks(DROPPED_TOGETHER) {
+        for together in stale.chunks(TOGETHER) {
             self.table.prefetch_proofs(together.iter().copied());
             for id in together {
                 if let Some(conclusion) = self.table.get_mut(*id).and_then(TransactionState::conclusion_mut) {

@@ -17,13 +17,13 @@ use crate::transaction_state::TransactionState;
 /// So many keys are read ahead at most: they stay in the CPU's caches until their turn comes.
 const KEYS_MAX: usize = 256;
 /// So many transactions are read ahead together.
-const STEP: usize = 64;
+pub(crate) const TOGETHER: usize = 64;
 
 impl<M: StorageBackend> TransactionTable<M> {
     /// What these messages will need, if they are reads, new transactions, or how transactions ended.
     pub fn prefetch<'a>(&self, next: impl Iterator<Item = &'a Message>) {
-        let (mut entered, mut ended) = (SmallVec::<[&Transaction; STEP]>::new(), SmallVec::<[TransactionId; STEP]>::new());
-        let mut read: SmallVec<[&Key; STEP]> = SmallVec::new();
+        let (mut entered, mut ended) = (SmallVec::<[&Transaction; TOGETHER]>::new(), SmallVec::<[TransactionId; TOGETHER]>::new());
+        let mut read: SmallVec<[&Key; TOGETHER]> = SmallVec::new();
         for message in next {
             match message {
                 Message::Read { keys, .. } => read.extend(keys.iter().take(KEYS_MAX - read.len())),
@@ -51,7 +51,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         let states = self.prefetch_states(ids);
         black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.timestamp().time));
         black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.touch()));
-        let keys: SmallVec<[Key; STEP]> = states.iter().flat_map(|state| state.transaction.read_keys()).take(KEYS_MAX).collect();
+        let keys: SmallVec<[Key; TOGETHER]> = states.iter().flat_map(|state| state.transaction.read_keys()).take(KEYS_MAX).collect();
         self.store.prefetch(keys.iter());
     }
 
@@ -63,8 +63,8 @@ impl<M: StorageBackend> TransactionTable<M> {
     }
 
     /// The state of each of these that is known.
-    fn prefetch_states(&self, ids: impl Iterator<Item = TransactionId>) -> SmallVec<[&TransactionState; STEP]> {
-        let states: SmallVec<[&TransactionState; STEP]> = ids.filter_map(|id| self.get(id)).collect();
+    fn prefetch_states(&self, ids: impl Iterator<Item = TransactionId>) -> SmallVec<[&TransactionState; TOGETHER]> {
+        let states: SmallVec<[&TransactionState; TOGETHER]> = ids.filter_map(|id| self.get(id)).collect();
         // The sum does not matter: each word must be read, and no read depends on another.
         black_box(states.iter().fold(0, |sum, state| sum ^ state.number));
         states
