@@ -11,7 +11,7 @@ use serde_json::Value;
 use bezant::failure::{Attempt as _, Done, Failure};
 use bezant::out;
 
-/// Draws runs of `bezant bench --timeline`, each second of them, side by side.
+/// Draws runs of `bezant bench --timeline` in the same charts, each as some means over time.
 #[derive(Args)]
 pub struct TimelineArgs {
     /// What each run is called, and the file that it has written.
@@ -21,17 +21,19 @@ pub struct TimelineArgs {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// What stands above it.
-    #[arg(long, default_value = "Second by second")]
+    #[arg(long, default_value = "Over time")]
     title: String,
 }
 
 fn named(text: &str) -> Result<(String, PathBuf), String> {
-    let (name, file) = text.split_once('=').ok_or("it is NAME=FILE")?;
-    Ok((name.to_owned(), file.into()))
+    let named = text.split_once('=').filter(|(name, file)| !name.is_empty() && !file.is_empty());
+    named.map(|(name, file)| (name.to_owned(), file.into())).ok_or_else(|| "it is NAME=FILE".to_owned())
 }
 
 /// So many points are drawn of a run at most, each of as many seconds.
 const POINTS_MAX: usize = 60;
+/// Nothing that is measured is as much.
+const VALUE_MAX: f64 = 1e15;
 
 /// Carries out `bezant-lab timeline`.
 pub fn run(args: &TimelineArgs) -> Result<Done, Failure> {
@@ -48,17 +50,16 @@ pub fn run(args: &TimelineArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
-/// The lines of a timeline.
+/// The lines of a timeline. One that goes on, or was cut short, may end within a line, which is left out.
 fn seconds_of(text: &str) -> Result<Vec<Value>, String> {
-    let lines: Vec<Value> = text
-        .lines()
-        .enumerate()
-        .map(|(at, line)| serde_json::from_str(line).map_err(|error| format!("line {}: {error}", at + 1)))
-        .collect::<Result<_, _>>()?;
-    match lines.iter().all(|line| line["seconds"].is_number()) && !lines.is_empty() {
-        true => Ok(lines),
-        false => Err("this is nothing that `bezant bench --timeline` writes".to_owned()),
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let mut seconds = Vec::new();
+    for (at, line) in (1..).zip(whole.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let second: Option<Value> = serde_json::from_str(line).ok();
+        let second = second.filter(|second| second["seconds"].is_number() && second["cores"].is_object());
+        seconds.push(second.ok_or_else(|| format!("line {at} is none that `bezant bench --timeline` writes"))?);
     }
+    if seconds.is_empty() { Err("there is no second in it".to_owned()) } else { Ok(seconds) }
 }
 
 /// What is read from a second, if it has it.
@@ -93,11 +94,11 @@ fn marks(seconds: &[Value], read: Read) -> Vec<Mark> {
 }
 
 fn mark(seconds: &[Value], read: Read) -> Option<Mark> {
-    let values: Vec<f64> = seconds.iter().filter_map(read).collect();
+    let values: Vec<f64> = seconds.iter().filter_map(read).filter(|value| value.abs() < VALUE_MAX).collect();
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
-    let times: Vec<f64> = seconds.iter().filter_map(|second| second["seconds"].as_f64()).collect();
-    (!values.is_empty()).then(|| Mark { x: mean(&times), y: mean(&values), spread: (low, high) })
+    let times: Vec<f64> = seconds.iter().filter_map(|second| second["seconds"].as_f64()).filter(|time| time.abs() < VALUE_MAX).collect();
+    (!values.is_empty() && !times.is_empty()).then(|| Mark { x: mean(&times), y: mean(&values), spread: (low, high) })
 }
 
 #[cfg(test)]
@@ -112,7 +113,7 @@ mod tests {
                 1_000 + second % 2
             )
         };
-        let seconds = seconds_of(&(1..=600).map(line).collect::<Vec<_>>().join("\n")).expect("a timeline");
+        let seconds = seconds_of(&(1..=600).map(line).map(|line| line + "\n").collect::<String>()).expect("a timeline");
         let charts = charts(&[("now".to_owned(), seconds)]);
         let marks = |chart: &Chart| match &chart.kind {
             Kind::Lines { lines, .. } => lines[0].marks.clone(),
@@ -123,7 +124,8 @@ mod tests {
         assert_eq!(committed[0], Mark { x: 5.5, y: 1_000.5, spread: (1_000.0, 1_001.0) });
         assert!(marks(&charts[1]).iter().all(|mark| (mark.y - 999.5).abs() < 1.0), "one core");
         assert!(marks(&charts[4]).is_empty(), "nothing was written of memory");
-        for wrong in ["", "{}", "seconds: 1"] {
+        assert_eq!(seconds_of(&format!("{}\n\n{}\n{{\"sec", line(1), line(2))).expect("cut short").len(), 2);
+        for wrong in ["", "{}\n", "seconds: 1\n", "{\"seconds\":1}\n"] {
             assert!(seconds_of(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -134,7 +134,7 @@ async fn online(args: &OnlineArgs) -> Done {
 fn print_online(audit: &OnlineAudit) {
     match audit.zxid {
         Some(zxid) => out!("more than half agree up to zxid {zxid:#x}"),
-        None => out!("at no transaction have more than half the same digest: nothing can be said of any of them"),
+        None => out!("at no transaction do more than half of the servers have one digest: they cannot be compared"),
     }
     for (server, role, verdict) in &audit.verdicts {
         let role = role.as_deref().unwrap_or("no role known");

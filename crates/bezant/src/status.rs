@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use config::{Topology, replica_from_name};
+use config::Topology;
 use monitoring::http_client;
 use runtime::Configuration;
 use serde_json::{Value, json};
@@ -318,26 +318,44 @@ fn warn_of_clocks(answers: &[Answer]) {
     }
 }
 
-/// Says who serves, but is connected with so few of its shard that together they cannot answer for it.
+/// For so long after its start a replica may still be connecting, in seconds.
+const CONNECTING_SECONDS: u64 = 10;
+
+/// Says who serves, but is connected with so few of those of its shard that serve that together they cannot answer for it. Of a shard of which too few serve
+/// that is said already.
 fn warn_of_isolated(topology: &Topology, answers: &[Answer]) {
     let needed = (topology.engine.quorum)(topology.cluster.faults());
-    for (replica, status) in answers.iter().filter_map(|(replica, _, answer)| Some((replica, answer.as_ref().ok()?))) {
-        if let Some(words) = isolated_words(*replica, status, needed).filter(|_| serves(status)) {
-            tell!("{}", wrap(&words, line_letters(), 2));
+    for shard in topology.cluster.shards() {
+        let of_shard = answers.iter().filter(|(replica, _, _)| replica.shard == shard);
+        let serving: Vec<(ReplicaId, &Value)> =
+            of_shard.filter_map(|(replica, _, answer)| Some((*replica, answer.as_ref().ok().filter(|status| serves(status))?))).collect();
+        for (replica, status) in serving.iter().filter(|_| serving.len() >= needed) {
+            let others: Vec<ReplicaId> = serving.iter().map(|(other, _)| *other).filter(|other| other != replica).collect();
+            if let Some(words) = isolated_words(*replica, status, &others, needed) {
+                tell!("{}", wrap(&words, line_letters(), 2));
+            }
         }
     }
 }
 
-fn isolated_words(replica: ReplicaId, status: &Value, needed: usize) -> Option<String> {
-    let of_shard = |name: &str| replica_from_name(name).is_ok_and(|other| other.shard == replica.shard && other != replica);
-    let peers = status["peers"].as_object()?.iter().filter(|(name, _)| of_shard(name));
-    let (connected, apart): (Vec<_>, Vec<_>) = peers.partition(|(_, peer)| peer["state"] == "connected");
+fn isolated_words(replica: ReplicaId, status: &Value, others: &[ReplicaId], needed: usize) -> Option<String> {
+    let state_of = |other: &ReplicaId| status["peers"][other.to_string()]["state"].as_str();
+    let apart: Vec<&ReplicaId> = others.iter().filter(|other| state_of(other) != Some("connected")).collect();
+    let connected = others.len() - apart.len();
     let words = || {
-        let each = apart.iter().map(|(name, peer)| format!("{name} {}", peer["state"].as_str().unwrap_or("?")));
-        let (count, all, each) = (connected.len(), connected.len() + apart.len(), each.collect::<Vec<_>>().join(", "));
-        format!("warning: {replica} is connected with {count} of the {all} other replicas of its shard: {each}")
+        let each = apart.iter().map(|other| match state_of(other) {
+            None | Some("awaited") => format!("{other} has not connected"),
+            Some(why) => format!("{other} {why}"),
+        });
+        let words = format!(
+            "warning: {replica} is connected with {connected} of the {} others of its shard that serve, and {} are needed: {}",
+            others.len(),
+            needed - 1,
+            each.collect::<Vec<_>>().join("; ")
+        );
+        tame(&words, 2 * WORDS_LETTERS_MAX)
     };
-    (connected.len() + 1 < needed).then(words)
+    (connected + 1 < needed && number(&status["uptime_seconds"]) >= CONNECTING_SECONDS).then(words)
 }
 
 /// Says of each shard that is not whole whether it can still commit.
@@ -417,19 +435,23 @@ mod tests {
 
     #[test]
     fn who_is_apart_from_most_of_its_shard_is_named_with_the_reasons() {
-        let status = |states: [&str; 3]| {
-            let peers = states.iter().zip(1..).map(|(state, index)| (format!("s0-r{index}"), json!({"state": state})));
-            let elsewhere = [("s1-r0".to_owned(), json!({"state": "connected"}))];
-            json!({"peers": peers.chain(elsewhere).collect::<serde_json::Map<_, _>>()})
+        let replica = |index| ReplicaId { shard: types::ShardId(0), index };
+        let words = |states: [&str; 3], uptime_seconds: u64| {
+            let peers = states.iter().zip(1..).map(|(state, index)| (replica(index).to_string(), json!({"state": state})));
+            let status = json!({"peers": peers.collect::<serde_json::Map<_, _>>(), "uptime_seconds": uptime_seconds});
+            isolated_words(replica(0), &status, &[1, 2, 3].map(replica), 3)
         };
-        let words = |states| isolated_words(ReplicaId { shard: types::ShardId(0), index: 0 }, &status(states), 3);
-        assert_eq!(words(["connected", "connected", "connecting"]), None);
+        assert_eq!(words(["connected", "connected", "connecting"], 60), None);
+        assert_eq!(words(["connected", "awaited", "connecting"], 5), None, "it has just begun");
         assert_eq!(
-            words(["connected", "refuses: another cluster.toml", "connecting"]).as_deref(),
+            words(["connected", "refuses: another cluster.toml", "awaited"], 60).as_deref(),
             Some(
-                "warning: s0-r0 is connected with 1 of the 3 other replicas of its shard: s0-r2 refuses: another cluster.toml, s0-r3 connecting"
+                "warning: s0-r0 is connected with 1 of the 3 others of its shard that serve, and 2 are needed: \
+                 s0-r2 refuses: another cluster.toml; s0-r3 has not connected"
             )
         );
+        let nothing = isolated_words(replica(0), &json!({"uptime_seconds": 60}), &[replica(1), replica(2)], 3);
+        assert!(nothing.is_some_and(|words| words.contains("s0-r1 has not connected")));
     }
 
     #[test]

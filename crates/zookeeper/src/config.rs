@@ -120,7 +120,8 @@ fn place(line: usize) -> String {
 }
 
 /// Keys of ZooKeeper's that change nothing here, and those for several servers where there is one.
-const WITHOUT_EFFECT: [&str; 21] = [
+const WITHOUT_EFFECT: [&str; 22] = [
+    "bezant.key",
     "quorumListenOnAllIPs",
     "bezant.timeoutMs",
     "bezant.repairsPerHour",
@@ -169,16 +170,19 @@ impl Lines {
         self.values.remove(key)
     }
 
-    /// A switch of ZooKeeper's, which takes anything that is not true for false.
+    /// A switch of which ZooKeeper takes anything that is not true for false.
     fn is_true(&mut self, key: &str) -> bool {
         self.text(key).is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"))
     }
 
-    /// A switch of ours, which is off unless the file says otherwise.
+    /// A switch that is off unless the file says otherwise, and takes nothing but true and false.
     fn switch(&mut self, key: &str) -> Result<bool, ConfigError> {
         match self.text(key) {
             None => Ok(false),
-            Some((line, value)) => value.parse().map_err(|_| ConfigError { line, what: format!("{key}={value}: it is true or false") }),
+            Some((line, value)) => {
+                let wrong = |_| ConfigError { line, what: format!("{key}={value}: it is true or false") };
+                value.to_ascii_lowercase().parse().map_err(wrong)
+            }
         }
     }
 
@@ -310,7 +314,7 @@ fn detection(lines: &mut Lines) -> Result<(Profile, bool), ConfigError> {
         profile =
             Profile::from_name(&value).ok_or_else(|| ConfigError { line, what: format!("bezant.digest={value}: it is one of {names}") })?;
     }
-    if lines.values.contains_key("digest.enabled") && !lines.is_true("digest.enabled") {
+    if lines.text("digest.enabled").is_some_and(|(_, value)| value.eq_ignore_ascii_case("false")) {
         profile = Profile::Off;
     }
     let is_realtime = match lines.text("bezant.detection") {
@@ -351,7 +355,7 @@ fn secure(lines: &mut Lines, otherwise: IpAddr) -> Result<Option<(SocketAddr, Tl
 
 /// Where operators ask over HTTP. ZooKeeper opens port 8080 to everybody unless it is told not to; here the file has to ask for it.
 fn admin(lines: &mut Lines) -> Result<Option<AdminConfig>, ConfigError> {
-    let enabled = lines.text("admin.enableServer").map(|(_, value)| value == "true");
+    let enabled = lines.values.contains_key("admin.enableServer").then(|| lines.is_true("admin.enableServer"));
     let is_asked_for = enabled.unwrap_or_else(|| lines.values.contains_key("admin.serverPort"));
     let address = lines.address("admin.serverAddress", IpAddr::V4(Ipv4Addr::UNSPECIFIED))?;
     let port = lines.number("admin.serverPort", 8_080, 0, u16::MAX)?;
@@ -443,7 +447,7 @@ fn ensemble(lines: &mut Lines) -> Result<(Option<EnsembleConfig>, Vec<String>), 
     }
     let timeout_ms = lines.number("bezant.timeoutMs", 1_000, 100, 600_000)?;
     let repairs_an_hour_max = lines.number("bezant.repairsPerHour", REPAIRS_AN_HOUR, 0, EVIDENCE_MAX / 2)?;
-    let listens_everywhere = lines.is_true("quorumListenOnAllIPs");
+    let listens_everywhere = lines.switch("quorumListenOnAllIPs")?;
     Ok((Some(EnsembleConfig { servers, key: key.1.into(), timeout_ms, repairs_an_hour_max, listens_everywhere }), warnings))
 }
 
@@ -612,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_of_ours_are_true_or_false_and_those_of_zookeeper_as_it_takes_them() {
+    fn switches_are_taken_as_they_are_meant_or_refused() {
         let with = |line: &str| Config::parse(&format!("dataDir=/d\nclientPort=1\n{line}\n"));
         assert_eq!(with("bezant.drills=true").map(|config| config.allows_drills), Ok(true));
         assert_eq!(with("bezant.drills=false").map(|config| config.allows_drills), Ok(false));
@@ -622,6 +626,7 @@ mod tests {
             ["TRUE", "yes"].map(|value| with(&format!("enforceQuota={value}")).map(|config| config.enforces_quotas)),
             [Ok(true), Ok(false)]
         );
+        assert!(with("admin.enableServer=TRUE").is_ok_and(|config| config.admin.is_some()));
         let alone = with("bezant.repairsPerHour=2").expect("one server repairs nothing");
         assert_eq!(alone.warnings, ["line 3: bezant.repairsPerHour has no effect here"]);
     }

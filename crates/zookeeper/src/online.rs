@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use sentinel::Profile;
 use sentinel::limits::DIGEST_EVERY_ZXIDS;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -155,9 +156,10 @@ fn judge(report: &Report, right: &BTreeMap<i64, (&str, &str)>) -> Verdict {
     }
     match last_right {
         Some(zxid) => Verdict::Agrees { zxid },
-        None if report.digests.is_empty() => Verdict::NotComparable(format!(
-            "it has no digest yet: one is kept at every {DIGEST_EVERY_ZXIDS}th transaction, unless bezant.digest is off"
-        )),
+        None if report.profile == Profile::Off.name() => Verdict::NotComparable("its digests are off".to_owned()),
+        None if report.digests.is_empty() => {
+            Verdict::NotComparable(format!("it has no digest yet: one is kept at every {DIGEST_EVERY_ZXIDS}th transaction"))
+        }
         None if right.is_empty() => Verdict::NotComparable("at no transaction do more than half of the servers have one digest".to_owned()),
         None => Verdict::NotComparable("it has no digest at any transaction where most have one".to_owned()),
     }

@@ -247,7 +247,7 @@ impl Repairs {
         self.finished += 1;
         self.step(
             Stage::Repaired,
-            format!("so many others have the same digest after {zxid}, {digest}: {agreeing}; it serves again"),
+            format!("other servers with the same digest after {zxid}: {agreeing} ({digest}); it serves again"),
             now_ms,
         )?;
         self.record = None;

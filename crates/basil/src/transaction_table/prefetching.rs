@@ -58,8 +58,8 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// What letting go of their proofs will need.
     pub fn prefetch_proofs(&self, ids: impl Iterator<Item = TransactionId>) {
         let states = self.prefetch_states(ids);
-        let votes = |state: &&TransactionState| state.certificate().map_or(0, |certificate| certificate.id.0[0]);
-        black_box(states.iter().fold(0, |sum, state| sum ^ votes(state)));
+        let touch = |state: &&TransactionState| state.certificate().map_or(0, |certificate| certificate.id.0[0]);
+        black_box(states.iter().fold(0, |sum, state| sum ^ touch(state)));
     }
 
     /// The state of each of these that is known.

@@ -194,7 +194,7 @@ fn cluster_head(engine: &Profile) -> String {
     let change = if node::changes_while_running(engine) {
         "Operators change a running cluster with `bezant config`;\n# this file stays as it is."
     } else {
-        "To change it, stop all replicas, change this file\n# in every folder, and start them again."
+        "To change a client's rights, stop all replicas\n# and clients, change them in every copy of this file, and start them again."
     };
     format!(
         "# The cluster, as everybody in it knew it when it was made: replicas and clients hold the same file. Nothing in it is secret,\n\
