@@ -1,7 +1,7 @@
 //! `bezant-lab`: everything that `bezant` does, and what experiments need beside it.
 //!
 //! Seven commands of its own: `sim` runs the simulator, `detection` damages servers of Sentinel and says what was noticed,
-//! `figures` measures the papers' figures, `timeline` draws a run second by second, `predict` says what other machines would do, `attack` what floods and
+//! `figures` measures the papers' figures, `timeline` draws runs over minutes, `predict` says what other machines would do, `attack` what floods and
 //! liars take from honest clients, `soak` lets a cluster live through faults and changes. And `bezant`'s commands, built with the feature `lab`: with clients
 //! that cheat, replicas that break a rule, clusters without signatures, and injected latency, none of which the product has.
 

@@ -120,12 +120,13 @@ struct RunningCheckpoint {
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
-/// How much is done in one call, after that, for the versions that it has written: looking at one is one, as is each that is let go, and a key that was new
-/// is so many more. Where very many are in memory only, more is done in a call, lest there be more and more. So many are looked at
-/// together, as their memory is read together.
+/// How much is done in one call, after that, for the versions that it has written: looking at one is one, as is each that is let go.
 const CLEAN_UP_STEP: usize = 8_192;
+/// Where many versions are in memory only, a call does this part of as many, lest there be more and more.
 const CLEAN_UP_PARTS: usize = 128;
+/// A key that was new takes so much more.
 const NEW_KEY_COST: usize = 7;
+/// So many keys are looked at together, as their memory is read together.
 const KEYS_TOGETHER: usize = 64;
 /// The memory of an entry and its word in the index.
 pub(crate) const ENTRY_BYTES: usize = 112;
