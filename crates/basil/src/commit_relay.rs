@@ -1,9 +1,12 @@
-//! Relays of a commit on several shards (beyond the paper, which shows the proof to everybody).
+//! Relays of a commit (beyond the paper, which shows the proof to everybody).
 //!
 //! The proof holds a vote of every replica of every shard. If every replica checked it, that work would grow with the square of the
-//! number of shards. So the author sends it to `2f + 1` replicas of one shard, the *relays*. Each checks it, logs the outcome, and sends
+//! number of replicas. So the author sends it to `2f + 1` replicas of one shard, the *relays*. Each checks it, logs the outcome, and sends
 //! all other replicas an unsigned [`crate::Message::CommitNotice`]. A replica believes that the transaction committed once `f + 1` of its
 //! relays say so. `docs/protocols/basil.md` argues why that is safe, why it ends, and what it costs.
+//!
+//! A notice takes a hop more than a proof. Where transactions [meet](Meetings) often, somebody waits for it, and the proof of one shard, which is
+//! short, goes to everybody.
 //!
 //! Who the relays are follows from the transaction. They stay the same for a client for a while, so that the notices of one turn leave
 //! in few frames.
@@ -33,10 +36,10 @@ pub(crate) struct Relays {
 }
 
 impl Relays {
-    /// Those of `transaction`; nobody where one shard takes part alone, and everybody is shown the proof.
+    /// Those of `transaction`; none where no shard takes part.
     pub fn of(cluster: &Cluster, transaction: &Transaction) -> Option<Self> {
         let (participants, quorums) = (transaction.participants(cluster), Quorums::new(cluster.faults()));
-        if participants.len() < 2 {
+        if participants.is_empty() {
             return None;
         }
         let timestamp = transaction.timestamp();
@@ -52,6 +55,35 @@ impl Relays {
         let replicas = self.quorums.replicas();
         let place = (usize::from(replica.index) + replicas - usize::from(self.first)) % replicas;
         replica.shard == self.shard && place < self.quorums.relays()
+    }
+}
+
+/// The proof of a commit of more keys goes to everybody where one shard takes part.
+pub(crate) const RELAYED_KEYS_MAX: usize = 64;
+/// How much each transaction that ends changes what is known of those before it: a part of so many.
+const MEETINGS_REMEMBERED: u32 = 64;
+/// One of so many that meet others is often.
+const MEETINGS_OFTEN: u32 = 8;
+
+/// How many of one process's transactions meet others of late: abort, or depend on what is prepared.
+#[derive(Debug, Default)]
+pub(crate) struct Meetings {
+    /// The share, of 2^31.
+    share: u32,
+}
+
+impl Meetings {
+    const ALL: u32 = 1 << 31;
+
+    /// A transaction has ended; did it meet another?
+    pub fn note(&mut self, has_met: bool) {
+        let step = if has_met { Self::ALL / MEETINGS_REMEMBERED } else { 0 };
+        self.share = self.share - self.share / MEETINGS_REMEMBERED + step;
+    }
+
+    /// Whether many do.
+    pub fn are_often(&self) -> bool {
+        self.share > Self::ALL / MEETINGS_OFTEN
     }
 }
 
@@ -123,7 +155,9 @@ mod tests {
     #[test]
     fn they_are_enough_of_one_shard_and_everybody_has_a_turn() {
         let cluster = cluster();
-        assert!(relays(&cluster, 5, 1, &["a", "b"]).is_empty(), "one shard alone needs none");
+        assert!(relays(&cluster, 5, 1, &[]).is_empty(), "nobody takes part");
+        let alone = relays(&cluster, 5, 1, &["a", "b"]);
+        assert!(alone.len() == 3 && alone.iter().all(|replica| replica.shard == ShardId(0)), "{alone:?}");
         let mut all = std::collections::BTreeSet::new();
         for rank in 0..12 {
             let those = relays(&cluster, rank << ROTATION_BITS, 1, &["a", "z"]);
@@ -133,6 +167,20 @@ mod tests {
             all.extend(those);
         }
         assert_eq!(all.len(), 12);
+    }
+
+    #[test]
+    fn transactions_meet_often_while_more_than_an_eighth_do() {
+        let mut meetings = Meetings::default();
+        let mut after = |count: usize, has_met: fn(usize) -> bool| {
+            (0..count).for_each(|number| meetings.note(has_met(number)));
+            meetings.are_often()
+        };
+        assert!(!after(1_000, |number| number % 12 == 0));
+        assert!(after(300, |number| number % 5 == 0));
+        assert!(!after(300, |number| number % 12 == 0));
+        assert!(after(20, |_| true) && !after(200, |_| false));
+        assert!(after(1_000_000, |_| true), "it stays within its bounds");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use self::slow_replicas::SlowReplicas;
 use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, WAIT_US_MIN, wait_us};
 use crate::certificate::{Certificate, Decision, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
-use crate::commit_relay::{RecentCommits, Relays};
+use crate::commit_relay::{Meetings, RELAYED_KEYS_MAX, RecentCommits, Relays};
 use crate::doubts::Doubts;
 use crate::lost_reads::LostReads;
 use crate::message::{Conflict, Message, Refusal, Subject};
@@ -100,6 +100,7 @@ pub struct Coordinator {
     usual_lifetime: MedianDuration,
     /// What has just committed, and not all replicas have heard of.
     recent_commits: RecentCommits,
+    meetings: Meetings,
     lost_reads: LostReads,
     suspects: Vec<Voters>,
     /// A client's, which begins transactions.
@@ -138,6 +139,7 @@ impl Coordinator {
             usual_commit: MedianDuration::default(),
             usual_lifetime: MedianDuration::default(),
             recent_commits: RecentCommits::default(),
+            meetings: Meetings::default(),
             lost_reads: LostReads::default(),
             suspects: vec![Voters::default(); shards],
             clocks: None,
@@ -455,9 +457,13 @@ impl Coordinator {
             Path::Slow => self.counts.slow += 1,
             Path::Recovered => self.counts.recovered += 1,
         }
-        // All have voted then. A proof of one shard is short, and what others left has been left long enough.
+        if !attempt.was_finish {
+            self.meetings.note(certificate.decision == Decision::Abort || !attempt.dependencies.is_empty());
+        }
+        // All have voted then. What others left has been left long enough.
         let is_relayed = path == Path::Fast && certificate.decision == Decision::Commit && !attempt.was_finish;
-        let relays = Relays::of(&self.cluster, &attempt.transaction).filter(|_| is_relayed);
+        let is_for_relays = attempt.tallies.len() > 1 || self.relays_of_one_shard(&attempt.transaction);
+        let relays = Relays::of(&self.cluster, &attempt.transaction).filter(|_| is_relayed && is_for_relays);
         if relays.is_some() {
             self.recent_commits.note(now, &certificate);
         }
@@ -473,6 +479,16 @@ impl Coordinator {
         for operation in attempt.operations {
             out.emit(Event::Ended { operation, result: Ok((certificate.clone(), path)) });
         }
+    }
+
+    /// Whether the proof of a commit on one shard goes to relays alone. Nobody should wait for a hop more than for a proof where transactions meet
+    /// often; where replicas count how many of this client's are under way; and where it would owe much if somebody else ended it meanwhile.
+    fn relays_of_one_shard(&self, transaction: &Transaction) -> bool {
+        let is_counted = |client| self.cluster.permission(client).is_some_and(|permission| permission.limits.transactions.is_some());
+        self.options.relay_one_shard
+            && !self.meetings.are_often()
+            && transaction.count_keys() <= RELAYED_KEYS_MAX
+            && !is_counted(transaction.timestamp().client)
     }
 
     fn on_refused(&mut self, from: ReplicaId, id: TransactionId, refusal: Refusal, out: &mut Out) {

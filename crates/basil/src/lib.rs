@@ -43,6 +43,7 @@ mod lost_reads;
 pub mod message;
 pub mod node;
 mod peer_clocks;
+mod proofs;
 pub mod quorum;
 mod range_timestamps;
 pub mod read_only;

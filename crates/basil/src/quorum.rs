@@ -30,7 +30,7 @@ impl Quorums {
         self.faults + 1
     }
 
-    /// `2f + 1` are sent the proof that a transaction of several shards committed, and tell the others: `f` of them may be silent, and
+    /// `2f + 1` are sent the proof that a transaction committed, and tell the others: `f` of them may be silent, and
     /// those who are left are enough to be believed.
     #[must_use]
     pub const fn relays(self) -> usize {

@@ -102,8 +102,6 @@ pub struct Replica<M: StorageBackend> {
     stall_timers: StallTimers,
     /// Transactions brought by others than their author, in the order in which they were.
     unauthored: VecDeque<(Time, TransactionId)>,
-    /// Transactions whose proof is fresh, in the order in which they ended.
-    proven: VecDeque<(Time, TransactionId)>,
     /// When to clean up, or to take the next step of it.
     checkpoint_at: Time,
     sweep: Option<Sweep>,
@@ -215,7 +213,7 @@ impl<M: StorageBackend> Replica<M> {
                 out.send(from, Message::ClockReply { asked_at, clock: self.table.clock(now) });
                 Ok(())
             }
-            Message::Prepare { transaction } => self.on_prepare(now, from, Purpose::Prepare, &transaction, out),
+            Message::Prepare { transaction } => self.on_prepare(now, from, Purpose::Prepare, transaction, out),
             Message::Recover { transaction, evidence } => {
                 self.on_recover(now, from, &transaction, &evidence, out)?;
                 self.expedite(now, transaction.id(), out);
@@ -243,10 +241,12 @@ impl<M: StorageBackend> Replica<M> {
                 if relay {
                     self.relay(from, &certificate, out);
                 }
+                self.table.pack(certificate.id);
                 Ok(())
             }
             Message::CommitNotice { id } => {
                 self.on_commit_notice(now, from, id, out);
+                self.table.pack(id);
                 Ok(())
             }
             Message::StatusQuery { id, timestamp, keys } => self.on_status_query(now, from, id, timestamp, &keys, out),
@@ -315,34 +315,34 @@ impl<M: StorageBackend> Replica<M> {
         now: Time,
         from: Party,
         purpose: Purpose,
-        transaction: &Transaction,
+        transaction: Transaction,
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
         if self.repeat_answer(now, from, transaction.id(), out) {
             return Ok(());
         }
-        let authored = is_author(from, transaction);
-        if !authored && self.vote_abort_late(now, from, transaction, out) {
+        let authored = is_author(from, &transaction);
+        if !authored && self.vote_abort_late(now, from, &transaction, out) {
             return Ok(());
         }
         let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
-        let owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
-        let admitted = self.may_begin(now, from, transaction);
-        if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, oldest, Quota { purpose, owner }, transaction)) {
-            if !authored && self.log_from_tombstone(now, from, transaction, &[], out) {
+        let owner = if broken(Mutant::AuthorCharged) { author(&transaction) } else { from.into() };
+        let admitted = self.may_begin(now, from, &transaction);
+        if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, oldest, Quota { purpose, owner }, &transaction)) {
+            if !authored && self.log_from_tombstone(now, from, &transaction, &[], out) {
                 return Ok(());
             }
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
-        self.enter(now, from, purpose, transaction);
+        let transaction = self.enter(now, from, purpose, transaction);
         self.note_authored(transaction.id(), authored);
         if authored && transaction.timestamp().time < self.youngest_watermark(now) && !broken(Mutant::WindowUnhalved) {
             // Not refused: the author could take that to mean that it never happens, while others finish it with this vote.
             self.cast(transaction.id(), Vote::Abort, Some(AbortReason::TooOld), None, out);
             return Ok(());
         }
-        if authored || broken(Mutant::AuthorUnasked) { self.vote(now, transaction, out) } else { self.await_author(now, transaction.id()) }
+        if authored || broken(Mutant::AuthorUnasked) { self.vote(now, &transaction, out) } else { self.await_author(now, transaction.id()) }
     }
 
     /// RP (§5): like ST1 from somebody who need not be the author.
@@ -362,7 +362,7 @@ impl<M: StorageBackend> Replica<M> {
     ) -> Result<(), StoreError> {
         if evidence.is_empty() || self.table.get(transaction.id()).is_some_and(|state| state.vote().is_some() || state.is_prepared()) {
             let purpose = if is_author(from, transaction) { Purpose::Prepare } else { Purpose::Finish };
-            return self.on_prepare(now, from, purpose, transaction, out);
+            return self.on_prepare(now, from, purpose, transaction.clone(), out);
         }
         if self.repeat_answer(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
             return Ok(());
@@ -378,7 +378,7 @@ impl<M: StorageBackend> Replica<M> {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
-        self.enter(now, from, Purpose::Finish, transaction);
+        self.enter(now, from, Purpose::Finish, transaction.clone());
         if self.shows_authorship(transaction, evidence) {
             self.note_authored(transaction.id(), true);
             self.vote(now, transaction, out)
@@ -414,7 +414,7 @@ impl<M: StorageBackend> Replica<M> {
             self.refuse(from, Subject::Transaction(id), refusal, out);
             return true;
         }
-        self.enter(now, from, Purpose::Finish, transaction);
+        self.enter(now, from, Purpose::Finish, transaction.clone());
         if let Some(state) = self.table.get_mut(id) {
             state.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
         }
@@ -450,7 +450,7 @@ impl<M: StorageBackend> Replica<M> {
     /// vote; where it knows the outcome and has not voted, it votes accordingly now. `false` if the check still has to run.
     fn repeat_answer(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
         let Some(state) = self.table.get(id) else { return false };
-        if let Some(certificate) = state.certificate().filter(|certificate| self.may_see_proof(from, certificate)) {
+        if let Some(certificate) = self.table.proof_of(state).filter(|certificate| self.may_see_proof(from, certificate)) {
             out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
             return true;
         }
@@ -583,7 +583,7 @@ impl<M: StorageBackend> Replica<M> {
         let other = abort_reason.conflicting()?;
         let state = self.table.get(other)?;
         let transaction = state.transaction.clone();
-        match (state.decision(), state.certificate()) {
+        match (state.decision(), self.table.proof_of(state)) {
             (Some(Decision::Commit), Some(certificate)) => Some(Conflict::Committed { transaction, certificate: certificate.clone() }),
             (Some(_), _) => None,
             (None, _) => self.is_overdue(now, other).then_some(Conflict::Stalled { transaction }),
@@ -640,7 +640,8 @@ impl<M: StorageBackend> Replica<M> {
             }
             self.stall_timers.met(now, transaction.id());
         }
-        let certificate = self.table.enter(transaction, now, Quota::finish(from)).certificate().cloned();
+        self.table.enter(transaction, now, Quota::finish(from));
+        let certificate = self.table.get(transaction.id()).and_then(|state| self.table.proof_of(state)).cloned();
         if let Some(certificate) = certificate.filter(|certificate| self.may_see_proof(from, certificate)) {
             out.send(from, Message::Decided { certificate });
             return false;
@@ -743,11 +744,8 @@ impl<M: StorageBackend> Replica<M> {
     fn on_commit_notice(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) {
         let Party::Replica(relay) = from else { return };
         let Some(state) = self.table.get_mut(id) else { return };
-        let is_open = |state: &TransactionState| {
-            state.conclusion().is_none_or(|known| known.decision == Decision::Commit && known.abandoned_until.is_some())
-        };
         let relays = |relays: Relays| relays.contains(relay) || broken(Mutant::AnyoneRelays);
-        if !is_open(state) || !Relays::of(&self.cluster, &state.transaction).is_some_and(relays) {
+        if !state.heeds_notices() || !Relays::of(&self.cluster, &state.transaction).is_some_and(relays) {
             return;
         }
         state.commit_notices.insert(relay.index);
@@ -802,10 +800,8 @@ impl<M: StorageBackend> Replica<M> {
             self.note_aborted_reader(now, transaction);
         }
         self.ballots.forget(id);
-        if certificate.is_some() {
-            self.proven.push_back((now, id));
-        }
-        for dependent in self.table.conclude(id, decision, certificate) {
+        let proof = certificate.map(|certificate| self.table.proofs.keep(now, certificate));
+        for dependent in self.table.conclude(id, decision, proof) {
             self.dependency_ended(now, dependent, decision, out);
         }
         for party in waiting {

@@ -121,6 +121,16 @@ impl Parts {
         self.ranges.iter().any(|range| cluster.part_of(shard, range).is_some())
     }
 
+    /// Puts all keys and values in memory of their own.
+    fn detach(&mut self) {
+        self.reads.iter_mut().for_each(|read| read.key = read.key.detached());
+        self.ranges.iter_mut().for_each(|range| *range = range.detached());
+        for write in &mut self.writes {
+            write.key = write.key.detached();
+            write.value = write.value.as_ref().map(Value::detached);
+        }
+    }
+
     fn sizes(&self) -> Sizes {
         // Limits keep both far below.
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -274,6 +284,9 @@ impl Transaction {
     /// They follow from the keys and are never claimed, so no client can leave one out (§4.2 (1)).
     #[must_use]
     pub fn participants(&self, cluster: &Cluster) -> Vec<ShardId> {
+        if let Some(only) = cluster.only_shard() {
+            return vec![only]; // What it holds need not be read for that.
+        }
         self.examine(|parts| {
             let mut shards = cluster.shards_of(parts.keys());
             if !parts.ranges.is_empty() {
@@ -304,6 +317,20 @@ impl Transaction {
         let Content { id, timestamp, sizes, .. } = *self.0;
         let encoded = Bytes::copy_from_slice(&self.0.encoded);
         Self(Arc::new(Content { id, timestamp, encoded, parts: OnceLock::new(), sizes }))
+    }
+}
+
+impl Transaction {
+    /// The same as [`Transaction::detached`]. Where nobody else has this one, what was read from its bytes need not be read again.
+    pub(crate) fn into_detached(mut self) -> Self {
+        let Some(content) = Arc::get_mut(&mut self.0).filter(|content| content.encoded.len() <= COPIED_BYTES_MAX) else {
+            return self.detached();
+        };
+        content.encoded = Bytes::copy_from_slice(&content.encoded);
+        if let Some(parts) = content.parts.get_mut() {
+            parts.detach();
+        }
+        self
     }
 }
 

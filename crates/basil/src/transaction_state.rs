@@ -1,14 +1,13 @@
 //! How far one transaction is at one replica.
 
-use std::sync::Arc;
-
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use types::{ClientId, Party, ReplicaId, TransactionId};
 
-use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
+use crate::certificate::{Decision, LoggedStatement, Vote};
 use crate::check::AbortReason;
+use crate::proofs::ProofNumber;
 use crate::timestamp_index::OrderKey;
 use crate::tombstones::RememberedOutcome;
 use crate::transaction::Transaction;
@@ -111,8 +110,8 @@ pub(crate) struct Conclusion {
     /// The replica's own vote, which may differ from the decision.
     pub vote: Option<Vote>,
     pub reason: Option<Box<AbortReason>>,
-    /// The proof, kept while others are likely to ask for it.
-    pub certificate: Option<Arc<Certificate>>,
+    /// The proof, at hand while others are likely to ask for it.
+    pub proof: Option<ProofNumber>,
     /// Set when somebody else ended it and the author has not come since: until when it counts against the author.
     pub abandoned_until: Option<Time>,
     /// This process has sent commit notices to the other replicas.
@@ -278,9 +277,9 @@ impl TransactionState {
         self.conclusion().map(|conclusion| conclusion.decision)
     }
 
-    /// The proof of the outcome, while it is kept.
-    pub fn certificate(&self) -> Option<&Arc<Certificate>> {
-        self.conclusion()?.certificate.as_ref()
+    /// Whether relays' notices of its commit change anything.
+    pub fn heeds_notices(&self) -> bool {
+        self.conclusion().is_none_or(|known| known.decision == Decision::Commit && known.abandoned_until.is_some())
     }
 
     /// The view this replica is in: 0 until it elects or follows a leader.

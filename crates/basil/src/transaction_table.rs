@@ -4,11 +4,13 @@ mod knowledge;
 mod prefetching;
 mod ranges;
 mod remembering;
+mod same_time;
+mod values;
 mod writing;
 
-pub(crate) use prefetching::TOGETHER;
 pub(crate) use ranges::untold_by;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -20,10 +22,13 @@ use store::{KeyMeta, StorageBackend, Store, StoreError, Version, VersionRef};
 use types::codec::Encode as _;
 use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
+use self::prefetching::TOGETHER;
+use self::same_time::SameTime;
 use self::writing::Writing;
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::AbortReason;
 use crate::message::{ClientLimit, CommitDigest, KeyVersion, Place};
+use crate::proofs::{ProofNumber, Proofs};
 use crate::range_timestamps::RangeTimestamps;
 use crate::read_timestamps::ReadTimestamps;
 use crate::record::{PeerJournal, Record};
@@ -42,9 +47,6 @@ const RELEASED_BYTES_MAX: usize = 32 << 20;
 
 /// The most bytes of transactions that were voted down long ago and count as undecided no more. Others go on to count.
 const VOTED_DOWN_BYTES_MAX: usize = 64 << 20;
-
-/// Shorter values of a decided transaction are not worth being let go.
-const VALUES_BYTES_MIN: usize = 512;
 
 /// The stretches of time whose commits are compared with others', as a power of two in nanoseconds: 134 ms.
 const COMMIT_SLOT_BITS: u32 = 27;
@@ -103,8 +105,7 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
     entries: HashMap<TransactionId, Box<TransactionState>>,
     by_timestamp: BTreeMap<OrderKey, TransactionId>,
-    /// The prepared or committed transaction of each timestamp: its number among those of this replica.
-    timestamp_holders: HashMap<Timestamp, u64>,
+    same_time: SameTime,
     /// Up to where [`TransactionTable::forget_some`] has come.
     forgotten_up_to: OrderKey,
     /// How many transactions were ever entered.
@@ -126,6 +127,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// What is known to have committed in each stretch of time: the sum of the first sixteen bytes of the ids, and how many there are.
     commit_digests: BTreeMap<u64, (u128, usize)>,
     tombstones: Tombstones,
+    /// How transactions have ended of late.
+    pub proofs: Proofs,
     /// An earlier incarnation has logged its tombstones.
     has_logged_tombstones: bool,
     /// It takes back what an earlier incarnation has logged, and judges nothing meanwhile.
@@ -184,7 +187,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             read_ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeMap::new(),
-            timestamp_holders: HashMap::new(),
+            same_time: SameTime::default(),
             forgotten_up_to: (Timestamp::ZERO, 0),
             entered: 0,
             undecided: BTreeMap::new(),
@@ -198,6 +201,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             highest: 0,
             commit_digests: BTreeMap::new(),
             tombstones: Tombstones::new(seed),
+            proofs: Proofs::new(),
             has_logged_tombstones: false,
             is_restoring: false,
         }
@@ -421,9 +425,19 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.entries.get_mut(&id).map(Box::as_mut)
     }
 
+    /// The proof of how the transaction ended whose state this is, while it is at hand.
+    pub fn proof_of(&self, state: &TransactionState) -> Option<&Arc<Certificate>> {
+        self.proofs.get(state.conclusion()?.proof?)
+    }
+
     /// The entry of `transaction`, made now if there is none.
     pub fn enter(&mut self, transaction: &Transaction, now: Time, quota: Quota) -> &mut TransactionState {
         self.enter_as(transaction, Transaction::detached, now, quota)
+    }
+
+    /// The same of a transaction that nobody else needs.
+    pub fn take_in(&mut self, transaction: Transaction, now: Time, quota: Quota) -> &mut TransactionState {
+        self.enter_as(transaction, Transaction::into_detached, now, quota)
     }
 
     /// The same of a transaction that is in memory of its own already.
@@ -431,13 +445,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.enter_as(transaction, Transaction::clone, now, quota)
     }
 
-    fn enter_as(
+    fn enter_as<T: Borrow<Transaction>>(
         &mut self,
-        transaction: &Transaction,
-        kept: impl FnOnce(&Transaction) -> Transaction,
+        given: T,
+        kept: impl FnOnce(T) -> Transaction,
         now: Time,
         quota: Quota,
     ) -> &mut TransactionState {
+        let transaction = given.borrow();
         let id = transaction.id();
         if !self.entries.contains_key(&id) {
             self.highest = self.highest.max(transaction.timestamp().time);
@@ -446,8 +461,12 @@ impl<M: StorageBackend> TransactionTable<M> {
             }
             self.entered += 1;
             let order_key = (transaction.timestamp(), self.entered);
+            if let Some((other, claimant)) = self.by_timestamp.range((order_key.0, 0)..order_key).next_back() {
+                let is_held = self.get(*claimant).is_some_and(TransactionState::is_prepared);
+                self.same_time.claim(order_key.0, other.1, is_held);
+            }
             self.by_timestamp.insert(order_key, id);
-            self.entries.insert(id, Box::new(TransactionState::new(kept(transaction), order_key.1, now, quota)));
+            self.entries.insert(id, Box::new(TransactionState::new(kept(given), order_key.1, now, quota)));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -546,7 +565,11 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// The prepared or committed transaction at `timestamp`.
     fn holder_of(&self, timestamp: Timestamp) -> Option<TransactionId> {
-        self.by_timestamp.get(&(timestamp, *self.timestamp_holders.get(&timestamp)?)).copied()
+        if let Some(holder) = self.same_time.holder(timestamp) {
+            return self.by_timestamp.get(&(timestamp, holder?)).copied();
+        }
+        let (_, id) = self.by_timestamp.range((timestamp, 0)..).next().filter(|((other, _), _)| *other == timestamp)?;
+        self.get(*id).is_some_and(TransactionState::is_prepared).then_some(*id)
     }
 
     /// The id of a transaction that is entered at a key.
@@ -611,7 +634,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Sets the outcome. A commit's writes become versions; its reads go on counting. Gives the transactions whose votes
     /// waited for it.
-    pub fn conclude(&mut self, id: TransactionId, decision: Decision, certificate: Option<Arc<Certificate>>) -> Vec<TransactionId> {
+    pub fn conclude(&mut self, id: TransactionId, decision: Decision, proof: Option<ProofNumber>) -> Vec<TransactionId> {
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
         let (transaction, order_key, was_indexed) = (state.transaction.clone(), state.order_key(), state.is_prepared());
         match decision {
@@ -622,7 +645,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.count_as(id, CountedAs::Decided);
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
         let (vote, reason, is_news) = (state.vote(), state.abort_reason().map(Box::new), state.decision().is_none());
-        state.phase = Phase::Concluded(Conclusion { decision, vote, reason, certificate, abandoned_until: None, is_relayed: false });
+        state.phase = Phase::Concluded(Conclusion { decision, vote, reason, proof, abandoned_until: None, is_relayed: false });
         let dependents = state.take_dependents();
         if decision == Decision::Commit {
             self.make_versions(&transaction, order_key);
@@ -632,60 +655,20 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         self.note_values(id, decision, vote);
         drop(transaction);
-        if let Some(state) = self.entries.get_mut(&id) {
-            state.transaction.pack();
-        }
+        self.pack(id);
         dependents
     }
 
-    /// The most memory that decided transactions may take before values are let go.
-    pub fn limit_decided_bytes(&mut self, max: usize) {
-        self.decided_bytes_max = max;
-        self.drop_values();
-    }
-
-    /// The memory that decided transactions take.
-    pub fn decided_bytes(&self) -> usize {
-        self.decided_bytes
-    }
-
-    /// `id` has ended. What a committed one wrote has become versions, so its values are let go when there is not room for all, the
-    /// oldest first. Those of an aborted one are let go at once, unless this replica may yet have to write it down with its vote.
-    fn note_values(&mut self, id: TransactionId, decision: Decision, vote: Option<Vote>) {
-        while self.valued.front().is_some_and(|oldest| !self.entries.contains_key(oldest)) {
-            self.valued.pop_front();
+    /// Keeps nothing but the bytes of a transaction that has ended, once nobody else has it.
+    pub fn pack(&mut self, id: TransactionId) {
+        if let Some(state) = self.entries.get_mut(&id).filter(|state| state.conclusion().is_some()) {
+            state.transaction.pack();
         }
-        if self.get(id).is_none_or(|state| state.transaction.value_bytes() < VALUES_BYTES_MIN) || broken(Mutant::ValuesKept) {
-            return;
-        }
-        if decision == Decision::Abort && vote.is_some() {
-            self.drop_values_of(id);
-        } else {
-            self.valued.push_back(id);
-        }
-        self.drop_values();
-    }
-
-    fn drop_values(&mut self) {
-        while self.decided_bytes > self.decided_bytes_max {
-            let Some(oldest) = self.valued.pop_front() else { return };
-            self.drop_values_of(oldest);
-        }
-    }
-
-    /// With the values goes the proof, since whoever is shown that as a conflict is shown the transaction, too.
-    fn drop_values_of(&mut self, id: TransactionId) {
-        let Some(state) = self.entries.get_mut(&id).filter(|state| state.transaction.is_whole()) else { return };
-        let Phase::Concluded(conclusion) = &mut state.phase else { return };
-        conclusion.certificate = conclusion.certificate.take().filter(|_| conclusion.decision == Decision::Abort);
-        let before = state.transaction.memory_bytes();
-        state.transaction = state.transaction.without_values();
-        self.decided_bytes = self.decided_bytes + state.transaction.memory_bytes() - before;
     }
 
     fn make_versions(&mut self, transaction: &Transaction, order_key: OrderKey) {
         let timestamp = transaction.timestamp();
-        self.timestamp_holders.insert(timestamp, order_key.1);
+        self.same_time.committed(order_key);
         self.writing.end(order_key);
         self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
         if broken(Mutant::CommittedReaderMissed) {
@@ -713,7 +696,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             }
             return;
         }
-        self.timestamp_holders.entry(order_key.0).or_insert(order_key.1);
+        self.same_time.prepared(order_key);
         for read in transaction.reads() {
             if self.holds(&read.key) {
                 self.store.update_meta(&read.key, |key| key.readers.add(order_key, read.version));
@@ -740,9 +723,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         let Some(state) = self.entries.get(&id).filter(|state| state.is_prepared()) else { return };
         let (transaction, order_key) = (state.transaction.clone(), state.order_key());
         let means_to_write = state.decision() != Some(Decision::Commit);
-        if self.timestamp_holders.get(&order_key.0) == Some(&order_key.1) {
-            self.timestamp_holders.remove(&order_key.0);
-        }
+        self.same_time.let_go(order_key);
         if self.is_restoring {
             return; // It is at no key.
         }
@@ -820,6 +801,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             self.forget_commit(&state.transaction);
         }
         self.by_timestamp.remove(&state.order_key());
+        self.same_time.forget(state.transaction.timestamp());
     }
 }
 

@@ -34,6 +34,7 @@ scripts! {
     a_client_finishes_the_stalled_transaction_in_its_way
     a_client_that_heard_of_clocks_too_long_ago_begins_again
     a_client_reads_its_own_commit_before_it_is_relayed
+    a_commit_of_one_shard_is_relayed_by_2f_plus_1_replicas
     a_commit_of_two_shards_is_relayed_by_2f_plus_1_replicas
     a_commit_stated_by_one_replica_is_not_taken_over
     a_conflict_proof_is_hidden_from_a_waiting_client
@@ -223,4 +224,5 @@ scripts! {
     who_votes_later_than_logging_takes_is_not_waited_for
     writeback_brings_the_transaction_to_a_replica_that_missed_it
     writes_at_one_replica_each_do_not_starve_who_reads_them
+    where_transactions_meet_often_all_are_shown_the_proof
 }

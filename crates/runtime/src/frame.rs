@@ -21,7 +21,7 @@ use types::{ClusterId, Session};
 use crate::configuration::Configuration;
 
 /// The version of the protocol between nodes.
-pub const FRAME_VERSION: u8 = 6;
+pub const FRAME_VERSION: u8 = 7;
 /// The length and the version.
 pub const HEADER_BYTES: usize = 5;
 /// The two counts before a body's messages.

@@ -159,6 +159,12 @@ impl Cluster {
         self.replicas[0].len()
     }
 
+    /// The shard, where there is one alone.
+    #[must_use]
+    pub fn only_shard(&self) -> Option<ShardId> {
+        (self.replicas.len() == 1).then_some(ShardId(0))
+    }
+
     /// Every shard.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
         (0..self.replicas.len()).map(shard_at)
@@ -214,8 +220,8 @@ impl Cluster {
     /// The shards that hold `keys`, in order, each once.
     #[must_use]
     pub fn shards_of<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> Vec<ShardId> {
-        if self.replicas.len() == 1 {
-            return vec![ShardId(0)];
+        if let Some(only) = self.only_shard() {
+            return vec![only];
         }
         let mut shards: Vec<ShardId> = keys.into_iter().map(|key| self.shard_of(key)).collect();
         shards.sort_unstable();

@@ -20,6 +20,9 @@ pub struct CoordinatorOptions {
     pub fast_path: FastPath,
     /// How a transaction that writes nothing commits; by votes only to measure what that costs.
     pub read_only: ReadOnly,
+    /// Whether the proof of a commit on one shard goes to [relays](crate::commit_relay) alone, where transactions seldom meet, as one on several
+    /// shards always does; off to see what one replica after another does with it.
+    pub relay_one_shard: bool,
     /// After how long at least a read asks the replicas it has not asked yet: later where they are known to be farther away.
     pub read_escalation_ms: u64,
     /// After how long at least an unanswered request is sent again, likewise; doubled each time.
@@ -44,6 +47,7 @@ impl Default for CoordinatorOptions {
             read_quorum: ReadQuorum::default(),
             fast_path: FastPath::On,
             read_only: ReadOnly::Validated,
+            relay_one_shard: true,
             read_escalation_ms: 20,
             retry_ms: 100,
             timeout_ms: 10_000,

@@ -163,12 +163,15 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    pub(super) fn enter(&mut self, now: Time, from: Party, purpose: Purpose, transaction: &Transaction) {
+    /// Enters what `from` has brought, and asks about. Gives it as it is in the table.
+    pub(super) fn enter(&mut self, now: Time, from: Party, purpose: Purpose, transaction: Transaction) -> Transaction {
         if self.table.get(transaction.id()).is_none() {
             self.stall_timers.met(now, transaction.id());
         }
-        let owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
-        note_requester(self.table.enter(transaction, now, Quota { purpose, owner }), from);
+        let owner = if broken(Mutant::AuthorCharged) { author(&transaction) } else { from.into() };
+        let state = self.table.take_in(transaction, now, Quota { purpose, owner });
+        note_requester(state, from);
+        state.transaction.clone()
     }
 
     /// Whether the author may read and write what `transaction` does.
@@ -238,12 +241,15 @@ pub(super) fn is_author(party: Party, transaction: &Transaction) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use machine::Outbox;
     use store::{Memory, Options, Store};
-    use types::{ReplicaId, ShardId, Timestamp};
+    use types::{Key, ReplicaId, Session, ShardId, Timestamp, Value};
 
     use super::*;
-    use crate::certificate::Vote;
+    use crate::certificate::{Proof, ShardProof, Vote, VoteSet};
+    use crate::commit_relay::Relays;
     use crate::message::Unsigned;
     use crate::replica::ReplicaOptions;
     use crate::testing::one_shard;
@@ -271,5 +277,39 @@ mod tests {
         };
         assert_eq!(votes(options.window_ms + 1), [Vote::Abort]);
         assert_eq!(votes(options.window_ms - 1), [], "it may still be voted for");
+    }
+
+    #[test]
+    fn of_what_has_ended_a_replica_keeps_the_bytes_alone_however_it_was_told() {
+        let (cluster, author) = (one_shard(), Party::Client(ClientId(1), Session(0)));
+        let store = Store::open(Memory::new("ended"), Options::default()).expect("a new store opens");
+        let now = Time(0).after_ms(1_000_000);
+        let mut replica = Replica::open(cluster.clone(), ReplicaId { shard: ShardId(0), index: 0 }, ReplicaOptions::default(), store, now)
+            .expect("it is new");
+        let mut out = Outbox::default();
+        for (number, is_shown) in [(0, true), (1, false)] {
+            let write = Write { key: Key::from("a"), value: Some(Value::from("a value that is longer than what stands in place")) };
+            let transaction = Transaction::new(cluster.id(), Timestamp::new(now.0 + number, ClientId(1)), vec![], vec![write]);
+            let transaction = transaction.expect("it is small");
+            let (id, relays) = (transaction.id(), Relays::of(&cluster, &transaction).expect("one shard takes part"));
+            let mut told = |replica: &mut Replica<Memory>, from, message| {
+                replica.dispatch(now, now, from, message, &mut out).expect("memory does not fail");
+            };
+            told(&mut replica, author, Message::Prepare { transaction });
+            assert!(!replica.table.get(id).expect("it is there").transaction.is_packed(), "it need not be read again");
+            if is_shown {
+                let votes = VoteSet { shard: ShardId(0), vote: Vote::Commit, voters: Vec::new() };
+                let proof = Proof::Fast(vec![ShardProof::Votes(votes)]);
+                let certificate = Arc::new(Certificate { id, decision: Decision::Commit, proof });
+                told(&mut replica, author, Message::Writeback { transaction: None, certificate, relay: false });
+            } else {
+                for relay in cluster.replicas().filter(|replica| relays.contains(*replica)) {
+                    told(&mut replica, Party::Replica(relay), Message::CommitNotice { id });
+                }
+            }
+            let state = replica.table.get(id).expect("it is there");
+            assert_eq!(state.decision(), Some(Decision::Commit));
+            assert!(state.transaction.is_packed());
+        }
     }
 }

@@ -11,8 +11,6 @@ use super::{Out, Replica};
 use crate::certificate::Vote;
 use crate::check::AbortReason;
 use crate::record::Record;
-use crate::transaction_state::TransactionState;
-use crate::transaction_table::TOGETHER;
 
 /// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
 const PROOF_FRESH_MS: u64 = 3_000;
@@ -54,7 +52,7 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn due(&self) -> Option<Time> {
         let stalled = self.stall_timers.deadline(self.options.janitor_timeout_ms);
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
-        let stale = self.proven.front().map(|(since, _)| since.after_ms(PROOF_FRESH_MS + PROOF_STEP_MS));
+        let stale = self.table.proofs.oldest().map(|since| since.after_ms(PROOF_FRESH_MS + PROOF_STEP_MS));
         let catch_up = self.catch_up.deadline(&self.options);
         let rebuild = self.rebuild_deadline();
         [Some(self.checkpoint_at), self.checkpoint_poll_at, stalled, unauthored, stale, self.early.deadline(), catch_up, rebuild]
@@ -74,8 +72,7 @@ impl<M: StorageBackend> Replica<M> {
         self.step_catch_up(now, out)?;
         self.status_queries.prune(now, &self.table);
         self.finish_stalled(now, out);
-        let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
-        self.drop_proofs(stale);
+        self.table.proofs.drop_until(Time(now.0.saturating_sub(PROOF_FRESH_MS * 1_000_000)));
         if self.checkpoint_poll_at.is_some_and(|at| at <= now) {
             self.look_after_checkpoint(now)?;
         }
@@ -83,19 +80,6 @@ impl<M: StorageBackend> Replica<M> {
             self.clean_up(now)?;
         }
         Ok(())
-    }
-
-    /// Lets go the proofs of the first so many of those that are kept.
-    fn drop_proofs(&mut self, count: usize) {
-        let stale: Vec<TransactionId> = self.proven.drain(..count).map(|(_, id)| id).collect();
-        for together in stale.chunks(TOGETHER) {
-            self.table.prefetch_proofs(together.iter().copied());
-            for id in together {
-                if let Some(conclusion) = self.table.get_mut(*id).and_then(TransactionState::conclusion_mut) {
-                    conclusion.certificate = None;
-                }
-            }
-        }
     }
 
     /// Forgets what is old step by step, then comes to the checkpoint. The longer ago the last step, the larger the next: all that is known

@@ -269,7 +269,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let mut may_commit = self.table.lost_what_was_said_at(timestamp.time) && self.table.remembered_outcome(id).is_none();
         if let Some(state) = self.table.get(id) {
-            if let Some(certificate) = state.certificate() {
+            if let Some(certificate) = self.table.proof_of(state) {
                 out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
                 return Ok(());
             }
@@ -421,7 +421,7 @@ mod tests {
             let write = Write { key: Key::from("a"), value: None };
             let orphan = Transaction::new(cluster.id(), Timestamp::new(begun.0, ClientId(1)), vec![], vec![write]).expect("it is small");
             let (id, mut out) = (orphan.id(), Outbox::default());
-            asking.enter(begun, Party::Replica(replica(1)), Purpose::Finish, &orphan);
+            asking.enter(begun, Party::Replica(replica(1)), Purpose::Finish, orphan.clone());
             asking.cast(id, vote, None, None, &mut out);
             let now = begun.after_ms(options.window_ms + 1);
             asking.query_status(now, id, &mut out);

@@ -123,7 +123,7 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         let Some(state) = self.table.get(id) else { return };
-        if let Some(certificate) = state.certificate() {
+        if let Some(certificate) = self.table.proof_of(state) {
             out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }
@@ -168,7 +168,7 @@ impl<M: StorageBackend> Replica<M> {
         if leader.shard != self.me.shard || !self.logs(&state.transaction) {
             return;
         }
-        if let (Some(certificate), Party::Replica(_)) = (state.certificate(), from) {
+        if let (Some(certificate), Party::Replica(_)) = (self.table.proof_of(state), from) {
             out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }

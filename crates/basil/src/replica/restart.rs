@@ -104,7 +104,6 @@ impl<M: StorageBackend> Replica<M> {
             failed: false,
             stall_timers,
             unauthored: VecDeque::new(),
-            proven: VecDeque::new(),
             checkpoint_at,
             sweep: None,
             checkpoint_poll_at: None,
@@ -316,7 +315,7 @@ mod tests {
         assert_eq!(vote(&mut replica, judges_from, &write("now", judges_from)), Some(Vote::Commit));
         // Whoever finishes what another began is told the same.
         let (recovered, mut out) = (write("recovered", judges_from - 2), Outbox::default());
-        replica.enter(Time(judges_from), AUTHOR, crate::transaction_state::Purpose::Finish, &recovered);
+        replica.enter(Time(judges_from), AUTHOR, crate::transaction_state::Purpose::Finish, recovered.clone());
         replica.note_authored(recovered.id(), true);
         replica.vote(Time(judges_from), &recovered, &mut out).expect("memory does not fail");
         assert_eq!(replica.abort_reason_of(recovered.id()), Some(AbortReason::TooOld));

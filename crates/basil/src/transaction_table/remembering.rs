@@ -72,7 +72,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// What these replicas said of commits counts no more.
     pub fn forget_commit_notices_of(&mut self, cluster: &Cluster, replicas: &[ReplicaId]) {
         #[expect(clippy::disallowed_methods, reason = "what is done to one is nothing to another")]
-        for state in self.entries.values_mut().filter(|state| state.commit_notices.count() > 0) {
+        for state in self.entries.values_mut().filter(|state| state.commit_notices.count() > 0 && state.heeds_notices()) {
             let relays = Relays::of(cluster, &state.transaction);
             for replica in replicas.iter().filter(|replica| relays.is_some_and(|relays| relays.contains(**replica))) {
                 state.commit_notices.remove(replica.index);

@@ -1,6 +1,6 @@
 //! Clients that follow the replicas' clocks, as those of applications do. All others take their timestamps from the script, and no clock matters to them.
 
-use basil::{Coordinator, CoordinatorOptions};
+use basil::Coordinator;
 use machine::turn::{Bounds, Turns};
 use types::ClientId;
 
@@ -9,7 +9,7 @@ use super::world::{World, party};
 impl World {
     /// A new process of `client` begins, which takes its timestamps from what replicas say of their clocks.
     pub fn follow_clocks(&mut self, client: ClientId) {
-        let coordinator = Coordinator::for_client(self.members.cluster.clone(), CoordinatorOptions::default());
+        let coordinator = Coordinator::for_client(self.members.cluster.clone(), self.coordinator_options());
         self.clients.insert(client, Turns::new(coordinator, party(client), Bounds::default()));
     }
 

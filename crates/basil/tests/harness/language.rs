@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! shards 2                          begin anew with two shards
+//! relays                            proofs of commits on one shard go to relays, too: as they do outside of scripts
 //! limit 8                           all come back with room for eight undecided transactions
 //! begin t1 at 100 [by c2]           a transaction at 100 ms, of client 1 unless told
 //! follow c2                         its timestamps come from the replicas' clocks, once it has heard of these
@@ -126,6 +127,7 @@ impl Script {
         let line = Line::parse(command);
         match line.word(0) {
             "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
+            "relays" => self.world.relay_one_shard(),
             "limit" => self.world.limit(line.word(1).parse().expect("a number of transactions")),
             "catch-up" => self.world.catch_up(milliseconds(line.word(1))),
             "begin" | "write" | "delete" | "claim" | "claim-range" | "read" | "read-only" | "read-as-of" | "scan" | "scan-only"

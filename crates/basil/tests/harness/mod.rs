@@ -5,6 +5,7 @@ mod clocks;
 mod language;
 mod lies;
 pub mod members;
+mod settings;
 mod words;
 mod world;
 

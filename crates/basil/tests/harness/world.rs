@@ -125,6 +125,8 @@ struct Witness {
 
 pub struct World {
     pub members: Members,
+    /// Proofs of commits on one shard go to relays.
+    pub is_relayed: bool,
     pub now: Time,
     pub notes: Notes,
     pub names: Names,
@@ -141,7 +143,7 @@ pub struct World {
     keys_asked: BTreeMap<(Party, u64), Vec<Key>>,
     ranges_asked: BTreeMap<(Party, u64), KeyRange>,
     witness: Witness,
-    options: ReplicaOptions,
+    pub options: ReplicaOptions,
 }
 
 impl World {
@@ -164,6 +166,7 @@ impl World {
         let seats = replicas.iter().map(seat).collect();
         let mut world = Self {
             members,
+            is_relayed: false,
             now: Time(BEGINNING.0 - OPENED_BEFORE_MS * 1_000_000),
             notes: Notes::default(),
             names: Names::default(),
@@ -236,19 +239,7 @@ impl World {
         self.seat(replica).ahead_ms = AHEAD_MS + ahead_ms;
     }
 
-    /// All replicas come back with room for so many undecided transactions.
-    pub fn limit(&mut self, undecided_max: usize) {
-        self.options.undecided_max = undecided_max;
-        self.restart_all();
-    }
-
-    /// All replicas come back, and ask one another so often for what they lack.
-    pub fn catch_up(&mut self, every_ms: u64) {
-        self.options.catch_up_ms = every_ms;
-        self.restart_all();
-    }
-
-    fn restart_all(&mut self) {
+    pub fn restart_all(&mut self) {
         for replica in self.members.cluster.replicas().collect::<Vec<_>>() {
             self.crash(replica);
             self.restart(replica);
@@ -468,7 +459,8 @@ impl World {
 
     fn client_turn(&mut self, client: ClientId, inputs: Vec<InputOf<Coordinator>>) {
         let (cluster, now) = (self.members.cluster.clone(), self.now);
-        let coordinator = || Coordinator::new(cluster, CoordinatorOptions::default());
+        let options = self.coordinator_options();
+        let coordinator = || Coordinator::new(cluster, options);
         let turns = self.clients.entry(client).or_insert_with(|| Turns::new(coordinator(), party(client), Bounds::default()));
         let mut turn = turns.begin(now);
         inputs.into_iter().for_each(|input| turn.step(now, input));

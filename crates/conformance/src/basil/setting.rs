@@ -70,6 +70,7 @@ impl BasilSetting {
                     ReadQuorum::WeakQuorum,
                     ReadQuorum::Commit,
                 ]),
+                relay_one_shard: knob("relays").pick(&[true, true, true, false]),
                 timeout_ms: knob("timeout").pick(&[3_000, 10_000]),
                 clock_good_ms,
                 ..CoordinatorOptions::default()
