@@ -45,8 +45,11 @@ const MERGED_MIN: usize = 16;
 const RUNS_FULL: usize = 3 * MERGED_MIN;
 /// With so many runs a checkpoint waits until some are merged.
 const RUNS_MAX: usize = 256;
-/// How long merging rests for each time that it has worked, while there are few runs.
-const REST_MAX: f64 = 3.0;
+/// How long merging rests for each time that it has worked, while there are few runs. All replicas of a shard have the same rows, and so merge at the
+/// same time: they had better do so slowly.
+const REST_MAX: f64 = 40.0;
+/// And at once.
+const REST_AT_ONCE_MAX: Duration = Duration::from_millis(500);
 /// How many bytes are merged between two rests. Whoever stops the store waits for as much.
 const STEP_BYTES: usize = 512 << 10;
 /// One merges what is new while the other may be at what is large.
@@ -287,8 +290,11 @@ impl Base {
 
     /// Rests after work that has begun at `begun`, by how many runs there are. Gives whether to go on.
     fn rest(&self, begun: &mut Instant) -> bool {
-        let debt = (self.state().runs.len() as f64 / RUNS_FULL as f64).min(1.0);
-        std::thread::sleep(begun.elapsed().mul_f64(REST_MAX * (1.0 - debt)).min(Duration::from_millis(50)));
+        let state = self.state();
+        let debt = (state.runs.len() as f64 / RUNS_FULL as f64).min(1.0);
+        let rest = begun.elapsed().mul_f64(REST_MAX * (1.0 - debt)).min(REST_AT_ONCE_MAX);
+        let goes_on = |_: &mut State| !self.is_stopped.load(Ordering::Acquire);
+        drop(self.changed.wait_timeout_while(state, rest, goes_on).unwrap_or_else(PoisonError::into_inner));
         *begun = Instant::now();
         !self.is_stopped.load(Ordering::Acquire)
     }
