@@ -5,7 +5,7 @@
 //! all other replicas an unsigned [`crate::Message::CommitNotice`]. A replica believes that the transaction committed once `f + 1` of its
 //! relays say so. `docs/protocols/basil.md` argues why that is safe, why it ends, and what it costs.
 //!
-//! A notice takes a hop more than a proof. Where transactions [meet](Meetings) often, somebody waits for it, and the proof of one shard, which is
+//! A notice takes a hop more than a proof. Under [contention](Contention) somebody waits for it, and the proof of one shard, which is
 //! short, goes to everybody.
 //!
 //! Who the relays are follows from the transaction. They stay the same for a client for a while, so that the notices of one turn leave
@@ -61,29 +61,29 @@ impl Relays {
 /// The proof of a commit of more keys goes to everybody where one shard takes part.
 pub(crate) const RELAYED_KEYS_MAX: usize = 64;
 /// How much each transaction that ends changes what is known of those before it: a part of so many.
-const MEETINGS_REMEMBERED: u32 = 64;
-/// One of so many that meet others is often.
-const MEETINGS_OFTEN: u32 = 8;
+const CONTENTION_REMEMBERED: u32 = 64;
+/// It is high where more than one of so many contend with others.
+const CONTENTION_HIGH: u32 = 8;
 
-/// How many of one process's transactions meet others of late: abort, or depend on what is prepared.
+/// How many of one process's transactions contend with others of late: abort, or depend on what is prepared.
 #[derive(Debug, Default)]
-pub(crate) struct Meetings {
+pub(crate) struct Contention {
     /// The share, of 2^31.
     share: u32,
 }
 
-impl Meetings {
+impl Contention {
     const ALL: u32 = 1 << 31;
 
-    /// A transaction has ended; did it meet another?
-    pub fn note(&mut self, has_met: bool) {
-        let step = if has_met { Self::ALL / MEETINGS_REMEMBERED } else { 0 };
-        self.share = self.share - self.share / MEETINGS_REMEMBERED + step;
+    /// A transaction has ended, and has contended with others or not.
+    pub fn note(&mut self, has_contended: bool) {
+        let step = if has_contended { Self::ALL / CONTENTION_REMEMBERED } else { 0 };
+        self.share = self.share - self.share / CONTENTION_REMEMBERED + step;
     }
 
-    /// Whether many do.
-    pub fn are_often(&self) -> bool {
-        self.share > Self::ALL / MEETINGS_OFTEN
+    /// Whether more than an eighth do.
+    pub fn is_high(&self) -> bool {
+        self.share > Self::ALL / CONTENTION_HIGH
     }
 }
 
@@ -170,15 +170,15 @@ mod tests {
     }
 
     #[test]
-    fn transactions_meet_often_while_more_than_an_eighth_do() {
-        let mut meetings = Meetings::default();
-        let mut after = |count: usize, has_met: fn(usize) -> bool| {
-            (0..count).for_each(|number| meetings.note(has_met(number)));
-            meetings.are_often()
+    fn contention_is_high_while_more_than_an_eighth_contend() {
+        let mut contention = Contention::default();
+        let mut after = |count: usize, has_contended: fn(usize) -> bool| {
+            (0..count).for_each(|number| contention.note(has_contended(number)));
+            contention.is_high()
         };
-        assert!(!after(1_000, |number| number % 12 == 0));
-        assert!(after(300, |number| number % 5 == 0));
-        assert!(!after(300, |number| number % 12 == 0));
+        assert!(!after(1_000, |number| number % 9 == 0));
+        assert!(after(1_000, |number| number % 7 == 0));
+        assert!(!after(1_000, |number| number % 9 == 0));
         assert!(after(20, |_| true) && !after(200, |_| false));
         assert!(after(1_000_000, |_| true), "it stays within its bounds");
     }

@@ -34,7 +34,7 @@ use self::slow_replicas::SlowReplicas;
 use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, WAIT_US_MIN, wait_us};
 use crate::certificate::{Certificate, Decision, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
-use crate::commit_relay::{Meetings, RELAYED_KEYS_MAX, RecentCommits, Relays};
+use crate::commit_relay::{Contention, RELAYED_KEYS_MAX, RecentCommits, Relays};
 use crate::doubts::Doubts;
 use crate::lost_reads::LostReads;
 use crate::message::{Conflict, Message, Refusal, Subject};
@@ -100,7 +100,7 @@ pub struct Coordinator {
     usual_lifetime: MedianDuration,
     /// What has just committed, and not all replicas have heard of.
     recent_commits: RecentCommits,
-    meetings: Meetings,
+    contention: Contention,
     lost_reads: LostReads,
     suspects: Vec<Voters>,
     /// A client's, which begins transactions.
@@ -139,7 +139,7 @@ impl Coordinator {
             usual_commit: MedianDuration::default(),
             usual_lifetime: MedianDuration::default(),
             recent_commits: RecentCommits::default(),
-            meetings: Meetings::default(),
+            contention: Contention::default(),
             lost_reads: LostReads::default(),
             suspects: vec![Voters::default(); shards],
             clocks: None,
@@ -458,7 +458,7 @@ impl Coordinator {
             Path::Recovered => self.counts.recovered += 1,
         }
         if !attempt.was_finish {
-            self.meetings.note(certificate.decision == Decision::Abort || !attempt.dependencies.is_empty());
+            self.contention.note(certificate.decision == Decision::Abort || !attempt.dependencies.is_empty());
         }
         // All have voted then. What others left has been left long enough.
         let is_relayed = path == Path::Fast && certificate.decision == Decision::Commit && !attempt.was_finish;
@@ -481,12 +481,12 @@ impl Coordinator {
         }
     }
 
-    /// Whether the proof of a commit on one shard goes to relays alone. Nobody should wait for a hop more than for a proof where transactions meet
-    /// often; where replicas count how many of this client's are under way; and where it would owe much if somebody else ended it meanwhile.
+    /// Whether the proof of a commit on one shard goes to relays alone: not under contention, where somebody waits for the hop; nor where replicas
+    /// count how many of this client's are under way; nor where its author would owe much if somebody else ended it meanwhile.
     fn relays_of_one_shard(&self, transaction: &Transaction) -> bool {
         let is_counted = |client| self.cluster.permission(client).is_some_and(|permission| permission.limits.transactions.is_some());
         self.options.relay_one_shard
-            && !self.meetings.are_often()
+            && !self.contention.is_high()
             && transaction.count_keys() <= RELAYED_KEYS_MAX
             && !is_counted(transaction.timestamp().client)
     }
@@ -830,5 +830,45 @@ impl Durable for Coordinator {
     /// A coordinator keeps nothing: whatever it leaves, the replicas can finish.
     fn persist(&mut self) -> Result<(), Self::Failure> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::transaction::Write;
+    use types::{ClientId, ClientLimits, ClusterId, Key, Permission, Placement, Timestamp};
+
+    use super::*;
+
+    /// A client's coordinator; replicas hold it to these limits.
+    fn coordinator(limits: ClientLimits, options: CoordinatorOptions) -> Coordinator {
+        let permission =
+            Permission { public_key: [9; 32], read_prefixes: vec![Key::default()], write_prefixes: vec![Key::default()], limits };
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let clients = vec![(ClientId(1), permission)];
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], clients).expect("the parts fit");
+        Coordinator::new(Arc::new(cluster), options)
+    }
+
+    fn writing(coordinator: &Coordinator, keys: usize) -> Transaction {
+        let writes = (0..keys).map(|key| Write { key: Key::from(format!("{key:03}").as_str()), value: None }).collect();
+        Transaction::new(coordinator.cluster.id(), Timestamp::new(1, ClientId(1)), vec![], writes).expect("it is small")
+    }
+
+    #[test]
+    fn commits_of_one_shard_are_relayed_where_nobody_waits_or_owes_for_it() {
+        let relays = |limits, options, keys| {
+            let coordinator = coordinator(limits, options);
+            coordinator.relays_of_one_shard(&writing(&coordinator, keys))
+        };
+        let (free, on) = (ClientLimits::default(), CoordinatorOptions::default());
+        assert!(relays(free, on, 1) && relays(free, on, RELAYED_KEYS_MAX));
+        assert!(!relays(free, on, RELAYED_KEYS_MAX + 1));
+        assert!(!relays(ClientLimits { transactions: Some(100), ..free }, on, 1));
+        assert!(relays(ClientLimits { keys: Some(100), ..free }, on, 1));
+        assert!(!relays(free, CoordinatorOptions { relay_one_shard: false, ..on }, 1));
+        let mut contended = coordinator(free, on);
+        (0..20).for_each(|_| contended.contention.note(true));
+        assert!(!contended.relays_of_one_shard(&writing(&contended, 1)));
     }
 }

@@ -1,7 +1,7 @@
 //! How transactions have ended, as they were proven: kept at hand for a few seconds, for those who come late.
 //!
-//! They stand in the order in which they came, apart from what is known of their transactions, and leave in that order: none is looked up
-//! for that, among everything from half a minute.
+//! They stand in the order in which they came, apart from what is known of their transactions, and leave in that order, so that no transaction
+//! has to be looked up among those of half a minute.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -71,7 +71,7 @@ impl Proofs {
     }
 }
 
-/// Whose votes a proof shows that is one shard's, as most are.
+/// Who voted in the first shard of the proof.
 fn voters(proof: &Certificate) -> &[(u16, BatchSignature)] {
     match &proof.proof {
         Proof::Fast(proofs) => match proofs.as_slice() {
@@ -104,5 +104,6 @@ mod tests {
         }
         let next = proofs.keep(Time(600), proof(7));
         assert_eq!(proofs.get(next).map(|proof| proof.id.0[0]), Some(7));
+        assert!(found(&proofs).iter().all(Option::is_none), "no number is given twice");
     }
 }

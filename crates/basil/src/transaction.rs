@@ -18,7 +18,7 @@ pub const RANGE_DELETED_MAX: usize = 4_096;
 const FORMAT: u8 = 1;
 /// The same of one that has read ranges; what has read none is never written so.
 const FORMAT_WITH_RANGES: u8 = 2;
-/// What a replica keeps of each transaction besides its bytes: its state, its places in three tables, and at two keys that it has read.
+/// What a replica keeps of each transaction besides its bytes: its state, its places in two tables, and at two keys that it has read.
 const KEPT_BYTES: usize = 560;
 /// Bytes of a transaction that are cheaper to copy than to share.
 const COPIED_BYTES_MAX: usize = 2_048;
@@ -524,5 +524,34 @@ impl Encode for Write {
 impl Decode for Write {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self { key: Key::decode(reader)?, value: Option::decode(reader)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::ClientId;
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_else_has_is_taken_out_of_its_frame_without_being_read_again() {
+        let (cluster, long) = (ClusterId::new([7; 16]), "longer than what stands in place");
+        let range = KeyRange::new(Key::from(long), Key::from("z")).expect("it has keys");
+        let read = Read { key: Key::from("a key that is longer than what stands in place"), version: Timestamp::ZERO, dependency: None };
+        let write = Write { key: Key::from("another key that is as long, in place of a short one"), value: Some(Value::from(long)) };
+        let made = Transaction::with_ranges(cluster, Timestamp::new(1, ClientId(1)), vec![read], vec![range], vec![write]);
+        let made = made.expect("it is small");
+        let frame = Bytes::from(made.to_bytes());
+        let received = || Transaction::from_bytes(frame.clone(), cluster).expect("they were made here");
+        let (alone, shared) = (received().into_detached(), received());
+        assert!(!alone.is_packed(), "its parts are at hand");
+        let of_others = shared.clone().into_detached();
+        assert!(of_others.is_packed() && !shared.is_packed(), "others have it still");
+        drop(shared);
+        assert!(frame.is_unique(), "neither keeps the frame");
+        for taken in [alone, of_others] {
+            assert_eq!(format!("{taken:?}"), format!("{made:?}"));
+            assert_eq!(taken.to_bytes(), made.to_bytes());
+        }
     }
 }

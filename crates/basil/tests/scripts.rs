@@ -219,10 +219,12 @@ scripts! {
     what_liars_made_up_leaves_room_for_others
     what_silent_turns_wrote_is_lost_with_the_power_and_learned_again
     what_was_read_of_the_past_stays_so
+    under_contention_all_are_shown_the_proof
     who_alone_names_a_newer_version_is_asked_last
+    who_depends_on_others_shows_the_proof_to_all
     who_has_logged_nothing_goes_by_what_f_plus_1_have_logged
     who_votes_later_than_logging_takes_is_not_waited_for
+    without_contention_commits_go_on_being_relayed
     writeback_brings_the_transaction_to_a_replica_that_missed_it
     writes_at_one_replica_each_do_not_starve_who_reads_them
-    where_transactions_meet_often_all_are_shown_the_proof
 }

@@ -45,10 +45,10 @@ const MERGED_MIN: usize = 16;
 const RUNS_FULL: usize = 3 * MERGED_MIN;
 /// With so many runs a checkpoint waits until some are merged.
 const RUNS_MAX: usize = 256;
-/// How long merging rests for each time that it has worked, while there are few runs. All replicas of a shard have the same rows, and so merge at the
-/// same time: they had better do so slowly.
+/// How many times as long as it has worked merging would rest if there were no runs; with the 16 that a merge needs, two thirds of that. All replicas of
+/// a shard have the same rows, and so merge at the same time: they had better do so slowly.
 const REST_MAX: f64 = 40.0;
-/// And at once.
+/// The longest single rest.
 const REST_AT_ONCE_MAX: Duration = Duration::from_millis(500);
 /// How many bytes are merged between two rests. Whoever stops the store waits for as much.
 const STEP_BYTES: usize = 512 << 10;

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_has_ended_a_replica_keeps_the_bytes_alone_however_it_was_told() {
+    fn of_what_has_ended_a_replica_keeps_the_bytes_alone_told_by_a_proof_or_by_notices() {
         let (cluster, author) = (one_shard(), Party::Client(ClientId(1), Session(0)));
         let store = Store::open(Memory::new("ended"), Options::default()).expect("a new store opens");
         let now = Time(0).after_ms(1_000_000);

@@ -1,4 +1,4 @@
-//! Timestamps that several transactions claim, which only a client that lies gives to more than one.
+//! Timestamps that several transactions claim: those of a client that lies, or that two processes of one client happened to draw.
 //!
 //! Of all other timestamps, the table itself tells whose they are. Of these it would have to look at each transaction there, and a liar makes
 //! many.

@@ -47,7 +47,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
     }
 
-    /// With the values goes the proof, since whoever is shown that as a conflict is shown the transaction, too.
+    /// With the values goes the number of the proof, since whoever is shown that as a conflict is shown the transaction, too.
     fn drop_values_of(&mut self, id: TransactionId) {
         let Some(state) = self.entries.get_mut(&id).filter(|state| state.transaction.is_whole()) else { return };
         let Phase::Concluded(conclusion) = &mut state.phase else { return };
