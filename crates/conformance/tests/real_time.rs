@@ -42,7 +42,7 @@ fn a_client_that_goes_by_the_lowest_clock_is_held_back_by_a_machine_that_was_pau
 /// Its first write is acknowledged early, and what others write later is hidden under it.
 #[test]
 fn a_write_of_a_client_that_is_ahead_of_time_hides_what_is_written_later() {
-    is_noticed(Mutant::EarlyVote, 12, &[NEAR, "clients=4 fault-kinds=slow-client clock-good-ms=500 fault-phase-ms=4000"]);
+    is_noticed(Mutant::EarlyVote, 40, &[NEAR, "clients=4 fault-kinds=slow-client clock-good-ms=500 fault-phase-ms=4000"]);
 }
 
 /// The same where replicas wait for what is ahead by little, and refuse what is ahead by more. Bounds that are good for long let a client go on ahead
