@@ -39,7 +39,7 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     assert_eq!(put["attempts"], 1);
     place.run(&["delete", "b"]).expect(0);
     let bench =
-        ["bench", "rw-u", "--keys", "100", "--load", "--clients", "4", "--seconds", "0.5", "--warmup", "0", "--cooldown", "0", "--json"];
+        ["bench", "rw-u", "--keys", "100", "--load", "--clients", "4", "--seconds", "3", "--warmup", "0", "--cooldown", "0", "--json"];
     let report = place.run(&bench).expect(0).json();
     assert!(report["committed"].as_u64() > Some(0) && report["cpu_seconds"]["replicas"].is_number(), "{report}");
     place.run(&["get", "b"]).expect(1);
