@@ -20,7 +20,7 @@ pub struct CoordinatorOptions {
     pub fast_path: FastPath,
     /// How a transaction that writes nothing commits; by votes only to measure what that costs.
     pub read_only: ReadOnly,
-    /// Whether the proof of a commit on one shard goes to [relays](crate::commit_relay) alone, where contention is low. Scripts turn it off to
+    /// Whether the proof of a commit on one shard goes to relays alone, where contention is low. Scripts turn it off to
     /// follow the proof to each replica.
     pub relay_one_shard: bool,
     /// After how long at least a read asks the replicas it has not asked yet: later where they are known to be farther away.
