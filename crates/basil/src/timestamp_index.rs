@@ -68,6 +68,20 @@ impl<T: Copy> TimestampIndex<T> {
         }
     }
 
+    /// Takes out all below `bound`.
+    pub fn remove_below(&mut self, bound: Timestamp) {
+        let Some(Present { newest, others: older }) = self.0.as_deref_mut() else { return };
+        if newest.0.0 < bound {
+            self.0 = None;
+        } else if let Some(others) = older {
+            let below = others.partition_point(|((timestamp, _), _)| *timestamp < bound);
+            others.drain(..below);
+            if others.is_empty() {
+                *older = None;
+            }
+        }
+    }
+
     /// The oldest.
     pub fn oldest(&self) -> Option<OrderKey> {
         let Present { newest, others } = self.0.as_deref()?;
@@ -130,6 +144,13 @@ mod tests {
                 assert_eq!(queue.newest_below(bound).as_ref(), below, "way {way}");
                 let above = model.iter().filter(|((timestamp, _), _)| *timestamp > bound).map(|(at, what)| (*at, *what));
                 assert!(queue.above(bound).copied().eq(above), "way {way}");
+            }
+            for bound in 0..=3 {
+                let bound = Timestamp::new(bound, ClientId(1));
+                queue.remove_below(bound);
+                model.retain(|(timestamp, _), _| *timestamp >= bound);
+                assert!(queue.above(Timestamp::ZERO).map(|(at, _)| at).eq(model.keys().filter(|at| at.0 > Timestamp::ZERO)), "way {way}");
+                assert_eq!((queue.is_empty(), queue.oldest().as_ref()), (model.is_empty(), model.keys().next()), "way {way}");
             }
         }
     }

@@ -22,9 +22,6 @@ const FORMAT_WITH_RANGES: u8 = 2;
 const KEPT_BYTES: usize = 560;
 /// Bytes of a transaction that are cheaper to copy than to share.
 const COPIED_BYTES_MAX: usize = 2_048;
-/// What the CPU reads from memory at once, on most machines, and so many of these are [touched](Transaction::touch): the reads of most stand there.
-const CACHE_LINE_BYTES: usize = 64;
-const TOUCHED_LINES: usize = 4;
 /// What a transaction's hash begins with, so that it is the hash of nothing else.
 const DOMAIN: &[u8] = b"bezant/transaction/1";
 
@@ -372,9 +369,10 @@ impl Transaction {
         self.0.parts.get().map(|parts| parts.writes.as_slice())
     }
 
-    /// Reads some of the bytes that are kept of it, so that the CPU caches them. The result has no meaning.
+    /// Reads the first of the bytes that are kept of it, where an allocator writes when they are freed, so that the CPU caches them. The result has no
+    /// meaning.
     pub(crate) fn touch(&self) -> u8 {
-        self.0.encoded.iter().step_by(CACHE_LINE_BYTES).take(TOUCHED_LINES).fold(0, |sum, byte| sum ^ byte)
+        self.0.encoded.first().copied().unwrap_or_default()
     }
 
     /// Whether it writes `key`, for whom it is not worth keeping what it holds.

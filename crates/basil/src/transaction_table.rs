@@ -1,5 +1,6 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
+mod key_state;
 mod knowledge;
 mod prefetching;
 mod ranges;
@@ -18,10 +19,11 @@ use crate::transaction::Transaction;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::Time;
 use mutants::{Mutant, broken};
-use store::{KeyMeta, StorageBackend, Store, StoreError, Version, VersionRef};
+use store::{StorageBackend, Store, StoreError, Version, VersionRef};
 use types::codec::Encode as _;
 use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
+pub(crate) use self::key_state::KeyState;
 use self::prefetching::TOGETHER;
 use self::same_time::SameTime;
 use self::writing::Writing;
@@ -32,7 +34,7 @@ use crate::proofs::{ProofNumber, Proofs};
 use crate::range_timestamps::RangeTimestamps;
 use crate::read_timestamps::ReadTimestamps;
 use crate::record::{PeerJournal, Record};
-use crate::timestamp_index::{OrderKey, TimestampIndex};
+use crate::timestamp_index::OrderKey;
 use crate::tombstones::{RememberedOutcome, Tombstones};
 use crate::transaction_state::{Conclusion, CountedAs, Phase, Purpose, Quota, TransactionState};
 
@@ -50,34 +52,6 @@ const VOTED_DOWN_BYTES_MAX: usize = 64 << 20;
 
 /// The stretches of time whose commits are compared with others', as a power of two in nanoseconds: 134 ms.
 const COMMIT_SLOT_BITS: u32 = 27;
-
-/// Who means to write a key, and who has read it.
-#[derive(Debug, Default)]
-pub(crate) struct KeyState {
-    /// Prepared, undecided writers.
-    writers: TimestampIndex<()>,
-    /// Prepared and committed readers, each with the version it read.
-    readers: TimestampIndex<Timestamp>,
-}
-
-impl KeyState {
-    /// Takes out a writer. Gives whether it was the last.
-    fn remove_writer(&mut self, at: OrderKey) -> bool {
-        let was_written = !self.writers.is_empty();
-        self.writers.remove(at);
-        was_written && self.writers.is_empty()
-    }
-}
-
-impl KeyMeta for KeyState {
-    fn is_empty(&self) -> bool {
-        self.writers.is_empty() && self.readers.is_empty()
-    }
-
-    fn touch(&self) -> u64 {
-        self.readers.oldest().map_or(0, |(timestamp, _)| timestamp.time)
-    }
-}
 
 /// Everything a replica knows.
 pub(crate) struct TransactionTable<M: StorageBackend> {
@@ -572,7 +546,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.get(*id).is_some_and(TransactionState::is_prepared).then_some(*id)
     }
 
-    /// The id of a transaction that is entered at a key.
+    /// The id of a transaction that is entered at a key and means to write, or has read and is not as old as what is forgotten.
     pub fn id_of(&self, at: OrderKey) -> TransactionId {
         *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
     }
@@ -727,6 +701,9 @@ impl<M: StorageBackend> TransactionTable<M> {
         if self.is_restoring {
             return; // It is at no key.
         }
+        if !means_to_write && order_key.0 < self.store.meta_expired_below() {
+            return; // It has expired at the keys that it has read.
+        }
         for key in transaction.read_keys() {
             self.store.update_meta_if_present(&key, |key| key.readers.remove(order_key));
         }
@@ -747,6 +724,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// there no other vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
     /// are never forgotten. Keys being written are no longer kept in order if nobody has asked for them since the last call.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
+        self.store.expire_meta_below(watermark);
         self.forgotten_up_to = (watermark, 0); // Lower than before, if the clock was set back: what is above grows old again.
         self.forget_unasked_order();
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
@@ -761,6 +739,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         if from >= to {
             return false; // Also when the clock was set back.
         }
+        self.store.expire_meta_below(watermark);
         let at_most = at_most.max(2); // The first may be the last of the step before.
         let some: Vec<(OrderKey, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
         self.forgotten_up_to = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);

@@ -216,35 +216,13 @@ fn in_words(expected: &str) -> String {
 
 /// The one of `known` that takes the fewest edits to become `word`, if they are few.
 fn closest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    known.iter().map(|name| (edits(word, name), *name)).min().filter(|(count, _)| *count <= SUGGESTION_EDITS_MAX).map(|(_, name)| name)
-}
-
-/// Levenshtein's distance.
-fn edits(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (above, letter) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for (at, other) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *other);
-            diagonal = row[at + 1];
-            row[at + 1] = replaced.min(row[at] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
+    let by_edits = known.iter().map(|name| (strsim::levenshtein(word, name), *name));
+    by_edits.min().filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX).map(|(_, name)| name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distance_counts_edits() {
-        assert_eq!(edits("", "abc"), 3);
-        assert_eq!(edits("batchmax", "batch_max"), 1);
-        assert_eq!(edits("kitten", "sitting"), 3);
-    }
 
     #[test]
     fn an_unknown_key_is_named_with_the_known_one_most_like_it() {

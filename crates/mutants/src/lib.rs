@@ -63,6 +63,7 @@ mutants! {
     CommittedWriteMissed: "Alg. 1 L7", "committed writes between what was read and the reader are overlooked";
     ReaderMissed: "Alg. 1 L10", "readers past what is written are overlooked";
     CommittedReaderMissed: "Alg. 1 L10", "readers count only until they have committed";
+    ReadersExpireEarly: "Alg. 1 L10", "a key's readers are let go when the next one comes, however young they are";
     PreparedPhantom: "ranges", "prepared writes into a range, of keys that the reader does not know, are overlooked";
     CommittedPhantom: "ranges", "committed writes into a range, of keys that the reader does not know, are overlooked";
     RangeTimestampUnraised: "ranges", "a range that is read leaves no read timestamp";

@@ -11,7 +11,7 @@ use types::{Direction, Key, Timestamp};
 use crate::deleted::DeletedRanges;
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
-use crate::unflushed::{Log, Size, Unflushed, Written};
+use crate::unflushed::{Log, Size, Unflushed, WrittenKey, WrittenPlace};
 use crate::versions::{CheckpointNumber, Versions};
 use crate::{BaseRows, Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
 
@@ -85,6 +85,8 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     replaced: BTreeMap<Key, Version>,
     /// What is known to be deleted.
     pub(crate) deleted: DeletedRanges,
+    /// What is kept with keys of times below this counts no more.
+    meta_expired_below: Timestamp,
     /// How much memory all entries take that have versions, or are known to have none.
     rows_bytes: usize,
     /// How many entries the clock hand passes at the next eviction, if the cache is full.
@@ -111,8 +113,9 @@ struct RunningCheckpoint {
     taken: Size,
     /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
-    /// The keys of the versions that it writes, as far as they are not cleaned up yet.
-    written: Written,
+    /// The versions that it writes, and how far they are cleaned up.
+    logs: Arc<[Log]>,
+    cleaned_up: WrittenPlace,
     /// What it writes in the place of rows that were wrong.
     replaced: BTreeMap<Key, Version>,
     is_done: bool,
@@ -168,6 +171,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             late_keys: Vec::new(),
             replaced: BTreeMap::new(),
             deleted: DeletedRanges::new(options.deleted_keys_min),
+            meta_expired_below: Timestamp::ZERO,
             rows_bytes: 0,
             sweep_due: 0,
             watermark,
@@ -307,7 +311,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let is_listed = entry.versions.is_unflushed(self.checkpointed) || entry.versions.has_row(self.checkpointed);
         if entry.versions.insert(&version, late_for) {
             let before = self.unflushed.size().memory;
-            self.unflushed.push(&entry.key, &version, !is_listed);
+            self.unflushed.push(id, &entry.key, &version, !is_listed);
             self.added_bytes += self.unflushed.size().memory - before;
             if !is_listed && self.journal.is_replayed() {
                 self.new_keys.insert(entry.key.clone());
@@ -369,11 +373,25 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.table.find(key).map(|id| &self.table.entry(id).meta)
     }
 
-    /// Changes the `K` of `key`, whose entry stays in memory while that is not empty.
+    /// Changes the `K` of `key`, whose entry stays in memory while that is not empty. What has [expired](Store::expire_meta_below) is let go first.
     pub fn update_meta(&mut self, key: &Key, change: impl FnOnce(&mut K)) {
         let id = self.table.find_or_make(key);
-        change(&mut self.table.entry_mut(id).meta);
+        let meta = &mut self.table.entry_mut(id).meta;
+        meta.expire(self.meta_expired_below);
+        change(meta);
         self.table.remove_if_empty(id);
+    }
+
+    /// What is kept with keys of times below this counts no more. Nobody looks for it: each `K` [lets it go](KeyMeta::expire) when it is changed, when a
+    /// checkpoint has written its key, or when the cache is full and looks for room.
+    pub fn expire_meta_below(&mut self, below: Timestamp) {
+        self.meta_expired_below = self.meta_expired_below.max(below);
+    }
+
+    /// What is kept with keys of times below this is let go by and by.
+    #[must_use]
+    pub fn meta_expired_below(&self) -> Timestamp {
+        self.meta_expired_below
     }
 
     /// Changes the `K` of `key`, if the key is in memory.
@@ -469,7 +487,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             let Some(id) = self.table.advance_clock_hand().filter(|_| self.cache_bytes() > self.options.cache_bytes_max) else { return };
             let entry = self.table.entry_mut(id);
             let before = size(entry);
+            let has_meta = !entry.meta.is_empty();
+            entry.meta.expire(self.meta_expired_below);
             if before == 0 {
+                if has_meta {
+                    self.table.remove_if_empty(id);
+                }
                 continue;
             }
             // First the versions that nobody can read any more.
@@ -506,14 +529,15 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.sync()?;
         let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
         let logs: Arc<[Log]> = logs.into();
-        let (taken, written) = (Size::of(&logs), Written::new(logs.clone()));
+        let taken = Size::of(&logs);
         let replaced = self.replaced.clone();
-        let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs).replacing(&replaced));
+        let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs.clone()).replacing(&replaced));
         self.close_on_error(begun)?;
         let mut late_keys = std::mem::take(&mut self.late_keys);
         late_keys.sort_unstable();
         late_keys.dedup();
-        self.running = Some(RunningCheckpoint { number: self.next_checkpoint, taken, late_keys, written, replaced, is_done: false });
+        let (number, cleaned_up) = (self.next_checkpoint, WrittenPlace::default());
+        self.running = Some(RunningCheckpoint { number, taken, late_keys, logs, cleaned_up, replaced, is_done: false });
         self.next_checkpoint = self.next_checkpoint.checked_add(1).expect("a process lives for fewer checkpoints");
         self.watermark = reached;
         Ok(true)
@@ -592,25 +616,27 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let most = CLEAN_UP_STEP.max(self.unflushed.size().versions / CLEAN_UP_PARTS);
         let mut done = 0;
         while done < most {
-            let written: SmallVec<[(Key, bool); KEYS_TOGETHER]> = running.written.by_ref().take(KEYS_TOGETHER).collect();
+            let next = || running.cleaned_up.next(&running.logs);
+            let written: SmallVec<[WrittenKey<'_>; KEYS_TOGETHER]> = std::iter::from_fn(next).take(KEYS_TOGETHER).collect();
             if written.is_empty() {
                 return false;
             }
-            self.table.prefetch(written.iter().map(|(key, _)| key));
-            for (key, is_listed) in written {
-                done += self.clean_up_key(key, is_listed);
+            self.table.prefetch_entries(written.iter().filter_map(|written| written.entry));
+            for written in written {
+                done += self.clean_up_key(written);
             }
         }
         true
     }
 
     /// The same of one key, which may have been listed as new. Gives how much that was.
-    fn clean_up_key(&mut self, key: Key, is_listed: bool) -> usize {
-        let id = self.table.find(&key);
+    fn clean_up_key(&mut self, WrittenKey { key, entry, is_listed }: WrittenKey<'_>) -> usize {
+        let id = self.table.find_again(key, entry);
         let mut freed = 0;
         if let Some(entry) = id.map(|id| self.table.entry_mut(id)) {
             let before = size(entry);
             entry.versions.trim(self.checkpointed);
+            entry.meta.expire(self.meta_expired_below);
             freed = before - size(entry);
             self.rows_bytes -= freed;
         }
@@ -620,6 +646,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         }
         let versions = id.map(|id| &self.table.entry(id).versions);
         let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
+        let key = Key::copied(key).expect("it was a key before it came here");
         match versions.filter(is_new).and_then(Versions::newest) {
             Some(newest) => self.unflushed.list(newest.timestamp, key),
             None => {
@@ -801,6 +828,49 @@ mod tests {
         let newer = of(&[5, 6, 50, 70]);
         let kept = newer.table.find(&numbered(7)).map(|id| &newer.table.entry(id).versions).expect("it is in memory");
         assert!([50, 70].iter().all(|time| kept.at(at(*time)).is_some()) && kept.at(at(6)).is_none());
+    }
+
+    /// What is kept with a key, each with its time.
+    #[derive(Default)]
+    struct Times(Vec<Timestamp>);
+
+    impl KeyMeta for Times {
+        fn is_empty(&self) -> bool {
+            self.0.is_empty()
+        }
+
+        fn expire(&mut self, below: Timestamp) {
+            self.0.retain(|time| *time >= below);
+        }
+    }
+
+    #[test]
+    fn what_has_expired_is_let_go_by_who_changes_it_by_checkpoints_and_for_room() {
+        let of = |cache_bytes_max| {
+            let options = Options { cache_bytes_max, ..Options::default() };
+            let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens").with_key_meta::<Times>();
+            assert!(store.replay().expect("it is new").is_none());
+            for number in 0..4 {
+                store.update_meta(&numbered(number), |times| times.0.extend([at(10), at(20 + 30 * (number % 2))]));
+            }
+            store.expire_meta_below(at(30));
+            store.expire_meta_below(at(3));
+            store
+        };
+        let kept = |store: &Store<Memory, Times>| [0, 1, 2, 3].map(|number| store.meta(&numbered(number)).map(|times| times.0.len()));
+        let value = |time| Version { timestamp: at(time), value: Some(Value::from("v")) };
+        let mut store = of(1 << 20);
+        assert_eq!(kept(&store), [Some(2); 4], "nobody looks for it");
+        store.update_meta(&numbered(0), |times| assert!(times.0.is_empty()));
+        store.commit(&numbered(1), value(5));
+        store.commit(&numbered(3), value(50));
+        assert_eq!(kept(&store), [None, Some(2), Some(2), Some(2)]);
+        assert!(store.begin_checkpoint(at(40)).expect("memory does not fail"));
+        while store.checkpoint_finished().expect("memory does not fail").is_none() {}
+        assert_eq!(kept(&store), [None, Some(1), Some(2), Some(2)], "a checkpoint has written one of them");
+        let mut full = of(0);
+        (10..20).for_each(|number| full.commit(&numbered(number), value(60)));
+        assert_eq!(kept(&full), [None, Some(1), None, Some(1)], "the clock hand has passed them all");
     }
 
     /// The version of the first key, in memory, from the base table, and as it is compared.

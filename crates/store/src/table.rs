@@ -21,6 +21,9 @@ pub trait KeyMeta: Default {
     /// Whether there is nothing to keep.
     fn is_empty(&self) -> bool;
 
+    /// Lets go what is of times below this: it counts no more ([`crate::Store::expire_meta_below`]).
+    fn expire(&mut self, _below: Timestamp) {}
+
     /// Reads the memory it points to, so that the CPU caches it ([`crate::Store::prefetch`]). The result has no meaning.
     fn touch(&self) -> u64 {
         0
@@ -36,7 +39,7 @@ impl KeyMeta for () {
 
 /// The number of a key's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EntryId(u32);
+pub(crate) struct EntryId(pub u32);
 
 /// A key and its state.
 #[derive(Default)]
@@ -108,17 +111,21 @@ impl<K: KeyMeta> Default for Table<K> {
 impl<K: KeyMeta> Table<K> {
     /// The key's entry, if it has one.
     pub fn find(&self, key: &Key) -> Option<EntryId> {
+        self.find_bytes(key.as_bytes())
+    }
+
+    fn find_bytes(&self, key: &[u8]) -> Option<EntryId> {
         self.find_hashed(key, self.hash(key))
     }
 
-    fn find_hashed(&self, key: &Key, hash: u32) -> Option<EntryId> {
-        self.ids.find(hash, |number| self.entry(EntryId(number)).key == *key).map(EntryId)
+    fn find_hashed(&self, key: &[u8], hash: u32) -> Option<EntryId> {
+        self.ids.find(hash, |number| self.entry(EntryId(number)).key.as_bytes() == key).map(EntryId)
     }
 
     /// The key's entry, made now if it has none. It keeps a copy of the key in a buffer of its own.
     pub fn find_or_make(&mut self, key: &Key) -> EntryId {
-        let hash = self.hash(key);
-        if let Some(id) = self.find_hashed(key, hash) {
+        let hash = self.hash(key.as_bytes());
+        if let Some(id) = self.find_hashed(key.as_bytes(), hash) {
             return id;
         }
         let id = self.free.pop().unwrap_or_else(|| {
@@ -148,7 +155,7 @@ impl<K: KeyMeta> Table<K> {
     fn prefetch_with<'a>(&self, keys: impl Iterator<Item = &'a Key>, touch_more: impl Fn(&Entry<K>) -> u64) {
         let mut keys = keys.peekable();
         while keys.peek().is_some() {
-            let hashes: SmallVec<[u32; PREFETCH_STEP]> = keys.by_ref().take(PREFETCH_STEP).map(|key| self.hash(key)).collect();
+            let hashes: SmallVec<[u32; PREFETCH_STEP]> = keys.by_ref().take(PREFETCH_STEP).map(|key| self.hash(key.as_bytes())).collect();
             // The sum does not matter: each word must be read, and no read depends on another.
             black_box(hashes.iter().fold(0, |sum, hash| sum ^ self.ids.first_word(*hash)));
             let found = hashes.iter().filter_map(|hash| self.ids.find(*hash, |_| true));
@@ -156,6 +163,20 @@ impl<K: KeyMeta> Table<K> {
             black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.touch()));
             black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.meta.touch() ^ touch_more(entry)));
         }
+    }
+
+    /// The entry of a key that had `entry` when it had a version there, if it has one.
+    pub fn find_again(&self, key: &[u8], entry: Option<EntryId>) -> Option<EntryId> {
+        // Freed since, it may be another key's, and what is free looks like the empty key's.
+        let is_same = |id: &EntryId| !self.entry(*id).versions.is_empty() && self.entry(*id).key.as_bytes() == key;
+        entry.filter(is_same).or_else(|| self.find_bytes(key))
+    }
+
+    /// Prefetches entries that there are, as [`Table::prefetch`] does.
+    pub fn prefetch_entries(&self, ids: impl Iterator<Item = EntryId>) {
+        let entries: SmallVec<[&Entry<K>; PREFETCH_STEP]> = ids.map(|id| self.entry(id)).collect();
+        black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.touch()));
+        black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.meta.touch()));
     }
 
     pub fn entry(&self, id: EntryId) -> &Entry<K> {
@@ -171,7 +192,7 @@ impl<K: KeyMeta> Table<K> {
         if !self.entry(id).is_empty() {
             return;
         }
-        let hash = self.hash(&self.entry(id).key);
+        let hash = self.hash(self.entry(id).key.as_bytes());
         if self.ids.remove(hash, id.0) {
             *self.entry_mut(id) = Entry::default();
             self.free.push(id);
@@ -188,8 +209,8 @@ impl<K: KeyMeta> Table<K> {
         Some(EntryId(self.clock_hand))
     }
 
-    fn hash(&self, key: &Key) -> u32 {
-        self.hasher.hash_one(key.as_bytes()) as u32
+    fn hash(&self, key: &[u8]) -> u32 {
+        self.hasher.hash_one(key) as u32
     }
 }
 
@@ -224,6 +245,8 @@ mod tests {
         table.entry_mut(ids[7]).meta = Mark(true);
         ids.iter().for_each(|id| table.remove_if_empty(*id));
         assert_eq!(table.find(&keys[7]), Some(ids[7]));
+        let found_again = |number: usize| table.find_again(keys[number].as_bytes(), Some(ids[number]));
+        assert_eq!((found_again(7), found_again(8)), (Some(ids[7]), None));
         table.entry_mut(ids[7]).meta = Mark(false);
         table.remove_if_empty(ids[7]);
         table.remove_if_empty(ids[7]);

@@ -3,10 +3,10 @@
 //! A checkpoint takes whole buckets of time and sorts their rows on its own thread; it needs no look-up.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use types::{ClientId, Key, Timestamp};
 
+use crate::table::EntryId;
 use crate::{Row, Version, row};
 
 /// The length of a time bucket as a power of two in nanoseconds: 67 ms.
@@ -16,8 +16,8 @@ const VERSION_BYTES: usize = 64;
 /// A log grows by a chunk as large as it is, within these bounds. Nothing is copied when it grows, and chunks of one size are used again.
 const CHUNK_BYTES_MIN: usize = 4 << 10;
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// The two lengths before each key and row.
-const HEADER_BYTES: usize = 6;
+/// The two lengths and the number of the key's entry before each key and row.
+const HEADER_BYTES: usize = 10;
 /// In the length of a key: it was listed as new with this version.
 const LISTED: u16 = 1 << 15;
 
@@ -25,7 +25,7 @@ const LISTED: u16 = 1 << 15;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     /// For each version: the length of its key (two bytes, the highest bit of which says whether the key was listed as new with it), the length of
-    /// its row (four), the key, the row. None lies in two chunks.
+    /// its row (four), the number of the key's entry (four), the key, the row. None lies in two chunks.
     chunks: Vec<Vec<u8>>,
     /// How many bytes there are.
     bytes: usize,
@@ -38,19 +38,30 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    fn push(&mut self, key: &[u8], version: &Version, is_listed: bool) {
-        let chunk = self.room(HEADER_BYTES + key.len() + row::encoded_bytes(version));
-        let start = chunk.len();
-        chunk.extend_from_slice(&[0; HEADER_BYTES]);
-        chunk.extend_from_slice(key);
+    fn push(&mut self, entry: EntryId, key: &[u8], version: &Version, is_listed: bool) {
+        let row_bytes = row::encoded_bytes(version);
+        let chunk = self.begin(entry, key, row_bytes, is_listed);
         let row_at = chunk.len();
         row::encode(version, chunk);
+        debug_assert_eq!(chunk.len() - row_at, row_bytes);
+        let value_bytes = row::value_bytes(&chunk[row_at..]);
+        self.count(value_bytes);
+    }
+
+    /// Appends what stands before a row, for which there is room behind it.
+    fn begin(&mut self, EntryId(entry): EntryId, key: &[u8], row_bytes: usize, is_listed: bool) -> &mut Vec<u8> {
         let key_bytes = u16::try_from(key.len()).ok().filter(|bytes| bytes & LISTED == 0).expect("KEY_BYTES_MAX fits in 15 bits");
         let key_bytes = if is_listed { key_bytes | LISTED } else { key_bytes };
-        let row_bytes = u32::try_from(chunk.len() - row_at).expect("VALUE_BYTES_MAX fits in u32");
-        chunk[start..start + 2].copy_from_slice(&key_bytes.to_le_bytes());
-        chunk[start + 2..start + HEADER_BYTES].copy_from_slice(&row_bytes.to_le_bytes());
-        self.value_bytes += row::value_bytes(&chunk[row_at..]);
+        let chunk = self.room(HEADER_BYTES + key.len() + row_bytes);
+        chunk.extend_from_slice(&key_bytes.to_le_bytes());
+        chunk.extend_from_slice(&u32::try_from(row_bytes).expect("VALUE_BYTES_MAX fits in u32").to_le_bytes());
+        chunk.extend_from_slice(&entry.to_le_bytes());
+        chunk.extend_from_slice(key);
+        chunk
+    }
+
+    fn count(&mut self, value_bytes: usize) {
+        self.value_bytes += value_bytes;
         self.versions += 1;
     }
 
@@ -69,39 +80,33 @@ impl Log {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        self.listed_or_not().map(|(row, _)| row)
+        self.logged().map(|logged| logged.row)
     }
 
-    fn listed_or_not(&self) -> impl Iterator<Item = (Row<'_>, bool)> {
+    fn logged(&self) -> impl Iterator<Item = Logged<'_>> {
         self.chunks.iter().flat_map(|chunk| {
             let mut rest = chunk.as_slice();
             std::iter::from_fn(move || {
-                let (row, is_listed, after) = split(rest)?;
+                let (logged, after) = split(rest)?;
                 rest = after;
-                Some((row, is_listed))
+                Some(logged)
             })
         })
     }
 
     /// The keys that were listed as new with one of these versions.
     pub fn listed(&self) -> impl Iterator<Item = Key> {
-        let with_rows = self.listed_or_not().filter(|(_, is_listed)| *is_listed).map(|(row, _)| key_of(row.key));
+        let with_rows = self.logged().filter(|logged| logged.is_listed).map(|logged| key_of(logged.row.key));
         with_rows.chain(self.listed_again.iter().map(|(_, key)| key.clone()))
     }
 
     /// Splits off what is above `watermark`.
     fn split_above(&mut self, watermark: Timestamp) -> Self {
         let (mut below, mut above) = (Self::default(), Self::default());
-        for (Row { key, row }, is_listed) in self.listed_or_not() {
+        for Logged { row: Row { key, row }, entry, is_listed } in self.logged() {
             let part = if row::timestamp(row) <= watermark { &mut below } else { &mut above };
-            let chunk = part.room(HEADER_BYTES + key.len() + row.len());
-            let key_bytes = if is_listed { key.len() as u16 | LISTED } else { key.len() as u16 };
-            chunk.extend_from_slice(&key_bytes.to_le_bytes());
-            chunk.extend_from_slice(&(row.len() as u32).to_le_bytes());
-            chunk.extend_from_slice(key);
-            chunk.extend_from_slice(row);
-            part.versions += 1;
-            part.value_bytes += row::value_bytes(row);
+            part.begin(entry, key, row.len(), is_listed).extend_from_slice(row);
+            part.count(row::value_bytes(row));
         }
         let again = std::mem::take(&mut self.listed_again);
         (below.listed_again, above.listed_again) = again.into_iter().partition(|(timestamp, _)| *timestamp <= watermark);
@@ -110,54 +115,68 @@ impl Log {
     }
 }
 
-/// The first version in a part of a chunk, whether its key was listed with it, and what follows; nothing at the end.
-fn split(chunk: &[u8]) -> Option<(Row<'_>, bool, &[u8])> {
+/// A version in a log.
+struct Logged<'a> {
+    row: Row<'a>,
+    /// The entry that its key had.
+    entry: EntryId,
+    /// Its key was listed as new with it.
+    is_listed: bool,
+}
+
+/// The first version in a part of a chunk, and what follows; nothing at the end.
+fn split(chunk: &[u8]) -> Option<(Logged<'_>, &[u8])> {
     let (key_bytes, after) = chunk.split_first_chunk::<2>()?;
     let (row_bytes, after) = after.split_first_chunk::<4>()?;
+    let (entry, after) = after.split_first_chunk::<4>()?;
     let key_bytes = u16::from_le_bytes(*key_bytes);
     let (key, after) = after.split_at(usize::from(key_bytes & !LISTED));
     let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
-    Some((Row { key, row }, key_bytes & LISTED != 0, after))
+    let entry = EntryId(u32::from_le_bytes(*entry));
+    Some((Logged { row: Row { key, row }, entry, is_listed: key_bytes & LISTED != 0 }, after))
 }
 
 fn key_of(bytes: &[u8]) -> Key {
     Key::copied(bytes).expect("it was a key before it came here")
 }
 
-/// The keys of the versions that a checkpoint has taken, one after the other, and whether each was listed as new with its version.
-pub(crate) struct Written {
-    logs: Arc<[Log]>,
-    /// The log and the chunk that it has come to, and how far in that.
+/// A key of a version that a checkpoint has taken.
+#[derive(Clone, Copy)]
+pub(crate) struct WrittenKey<'a> {
+    pub key: &'a [u8],
+    /// The entry that it had, if that is known.
+    pub entry: Option<EntryId>,
+    /// Whether it was listed as new with the version.
+    pub is_listed: bool,
+}
+
+/// How far one has come who goes through the keys of the versions that a checkpoint has taken.
+#[derive(Default)]
+pub(crate) struct WrittenPlace {
     log: usize,
     chunk: usize,
+    /// How far in the chunk.
     at: usize,
     /// How many of the log's keys that were listed again.
     again: usize,
 }
 
-impl Written {
-    pub fn new(logs: Arc<[Log]>) -> Self {
-        Self { logs, log: 0, chunk: 0, at: 0, again: 0 }
-    }
-}
-
-impl Iterator for Written {
-    type Item = (Key, bool);
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl WrittenPlace {
+    /// The next key of `logs`, which are the same each time; nothing at the end.
+    pub fn next<'a>(&mut self, logs: &'a [Log]) -> Option<WrittenKey<'a>> {
         loop {
-            let log = self.logs.get(self.log)?;
+            let log = logs.get(self.log)?;
             if let Some(chunk) = log.chunks.get(self.chunk) {
-                if let Some((row, is_listed, rest)) = split(&chunk[self.at..]) {
+                if let Some((Logged { row, entry, is_listed }, rest)) = split(&chunk[self.at..]) {
                     self.at = chunk.len() - rest.len();
-                    return Some((key_of(row.key), is_listed));
+                    return Some(WrittenKey { key: row.key, entry: Some(entry), is_listed });
                 }
                 (self.chunk, self.at) = (self.chunk + 1, 0);
             } else if let Some((_, key)) = log.listed_again.get(self.again) {
                 self.again += 1;
-                return Some((key.clone(), true));
+                return Some(WrittenKey { key: key.as_bytes(), entry: None, is_listed: true });
             } else {
-                (self.log, self.chunk, self.at, self.again) = (self.log + 1, 0, 0, 0);
+                *self = Self { log: self.log + 1, ..Self::default() };
             }
         }
     }
@@ -193,11 +212,11 @@ impl Size {
 }
 
 impl Unflushed {
-    /// Adds a version, which must not be there. With it, its key may have been listed as new.
-    pub fn push(&mut self, key: &Key, version: &Version, is_listed_now: bool) {
+    /// Adds a version of a key that has this entry. It must not be there. With it, its key may have been listed as new.
+    pub fn push(&mut self, entry: EntryId, key: &Key, version: &Version, is_listed_now: bool) {
         let log = self.buckets.entry(version.timestamp.time >> BUCKET_BITS).or_default();
         let (memory, value_bytes) = (log.memory(), log.value_bytes);
-        log.push(key.as_bytes(), version, is_listed_now);
+        log.push(entry, key.as_bytes(), version, is_listed_now);
         self.size.versions += 1;
         self.size.value_bytes += log.value_bytes - value_bytes;
         self.size.memory += log.memory() - memory;
@@ -289,13 +308,18 @@ mod tests {
                     let mut unflushed = Unflushed::default();
                     for (number, time) in times.into_iter().enumerate() {
                         let key = Key::from(format!("key {number}").as_str());
-                        unflushed.push(&key, &Version { timestamp: at(time), value: None }, number < 8);
+                        unflushed.push(EntryId(number as u32), &key, &Version { timestamp: at(time), value: None }, number < 8);
                     }
                     // All were listed with their versions, but for the last, which was listed again.
                     unflushed.list(at(times[8]), Key::from("again"));
                     let (reached, taken) = unflushed.take(at(floor), at(watermark), count);
-                    let written = Written::new(taken.clone().into());
-                    let listed: Vec<Key> = written.filter(|(_, is_listed)| *is_listed).map(|(key, _)| key).collect();
+                    let mut place = WrittenPlace::default();
+                    let written: Vec<WrittenKey<'_>> = std::iter::from_fn(|| place.next(&taken)).collect();
+                    let is_of_its_key = |written: &WrittenKey<'_>| {
+                        written.entry.is_none_or(|EntryId(number)| written.key == format!("key {number}").as_bytes())
+                    };
+                    assert!(written.iter().all(is_of_its_key));
+                    let listed: Vec<Key> = written.iter().filter(|written| written.is_listed).map(|written| key_of(written.key)).collect();
                     let is_taken = |number: usize| times.get(number).is_none_or(|time| at(*time) <= reached);
                     let number = |number: usize| Key::from(format!("key {number}").as_str());
                     let mut expected: Vec<Key> = (0..8).filter(|number| is_taken(*number)).map(number).collect();

@@ -145,14 +145,21 @@ const WITHOUT_EFFECT: [&str; 22] = [
     "ssl.authProvider",
 ];
 
+/// A key that is as near to a known one was mistyped, as far as anybody can tell.
+const SUGGESTION_EDITS_MAX: usize = 3;
+
 /// The keys and values of a file, each with its line.
 struct Lines {
     values: BTreeMap<String, (usize, String)>,
+    /// The keys that were asked for, whether they are there or not.
+    known: BTreeSet<String>,
+    /// Of which lines another one with the same key makes nothing.
+    repeated: Vec<String>,
 }
 
 impl Lines {
     fn read(text: &str) -> Result<Self, ConfigError> {
-        let mut values = BTreeMap::new();
+        let (mut values, mut repeated) = (BTreeMap::<String, (usize, String)>::new(), Vec::new());
         for (at, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             if line.is_empty() || line.starts_with(['#', '!']) {
@@ -161,13 +168,33 @@ impl Lines {
             let Some((key, value)) = line.split_once(['=', ':']) else {
                 return Err(ConfigError { line: at, what: format!("{line:?} is no key=value") });
             };
-            values.insert(key.trim().to_owned(), (at, value.trim().to_owned()));
+            let key = key.trim();
+            if let Some((earlier, _)) = values.insert(key.to_owned(), (at, value.trim().to_owned())) {
+                repeated.push(format!("line {earlier}: {key} is said again in line {at}, which counts"));
+            }
         }
-        Ok(Self { values })
+        Ok(Self { values, known: BTreeSet::new(), repeated })
     }
 
     fn text(&mut self, key: &str) -> Option<(usize, String)> {
+        self.known.insert(key.to_owned());
         self.values.remove(key)
+    }
+
+    /// Says which lines do nothing: those that others with the same key replace, and those that nobody has asked for.
+    fn warnings(self) -> impl Iterator<Item = String> {
+        let Self { values, known, repeated } = self;
+        let unasked = values.into_iter().map(move |(key, (line, _))| {
+            if WITHOUT_EFFECT.contains(&key.as_str()) {
+                return format!("line {line}: {key} has no effect here");
+            }
+            let by_edits = known.iter().map(|name| (strsim::levenshtein(&key, name), name));
+            match by_edits.min().filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX) {
+                Some((_, name)) => format!("line {line}: {key} is not known here; did you mean {name}?"),
+                None => format!("line {line}: {key} is not known here"),
+            }
+        });
+        repeated.into_iter().chain(unasked)
     }
 
     /// A switch of which ZooKeeper takes anything that is not true for false.
@@ -284,10 +311,7 @@ impl Config {
             warnings: Vec::new(),
         };
         warnings.append(&mut ensemble_warnings);
-        for (key, (line, _)) in lines.values {
-            let what = if WITHOUT_EFFECT.contains(&key.as_str()) { "has no effect here" } else { "is not known here" };
-            warnings.push(format!("line {line}: {key} {what}"));
-        }
+        warnings.extend(lines.warnings());
         Ok(Self { warnings, ..config })
     }
 }
@@ -629,6 +653,15 @@ mod tests {
         assert!(with("admin.enableServer=TRUE").is_ok_and(|config| config.admin.is_some()));
         let alone = with("bezant.repairsPerHour=2").expect("one server repairs nothing");
         assert_eq!(alone.warnings, ["line 3: bezant.repairsPerHour has no effect here"]);
+    }
+
+    #[test]
+    fn a_mistyped_key_is_told_of_with_the_one_that_was_meant() {
+        let warnings = |line: &str| Config::parse(&format!("dataDir=/d\nclientPort=1\n{line}\n")).expect("it is whole").warnings;
+        assert_eq!(warnings("ticktime=2000"), ["line 3: ticktime is not known here; did you mean tickTime?"]);
+        assert_eq!(warnings("bezant.drill=true"), ["line 3: bezant.drill is not known here; did you mean bezant.drills?"]);
+        assert_eq!(warnings("something.else=1"), ["line 3: something.else is not known here"]);
+        assert_eq!(warnings("clientPort=2"), ["line 2: clientPort is said again in line 3, which counts"]);
     }
 
     #[test]

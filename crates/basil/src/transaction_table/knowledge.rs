@@ -112,6 +112,8 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
 
     fn reader_past(&self, key: &Key, timestamp: Timestamp) -> ReaderPast {
         let Some(meta) = self.table.store.meta(key) else { return ReaderPast::None };
+        // Those below have expired. Nothing below them is judged.
+        let timestamp = timestamp.max(self.table.store.meta_expired_below());
         for (reader, version) in meta.readers.above(timestamp) {
             if *version < timestamp {
                 return ReaderPast::Is(self.table.id_of(*reader));

@@ -49,8 +49,6 @@ impl<M: StorageBackend> TransactionTable<M> {
         let states = self.prefetch_states(ids);
         black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.timestamp().time));
         black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.touch()));
-        let keys: SmallVec<[Key; TOGETHER]> = states.iter().flat_map(|state| state.transaction.read_keys()).take(KEYS_MAX).collect();
-        self.store.prefetch(keys.iter());
     }
 
     /// The state of each of these that is known.
