@@ -20,6 +20,20 @@ struct Present<T> {
     others: Option<Box<VecDeque<(OrderKey, T)>>>,
 }
 
+impl<T> Present<T> {
+    /// Takes out all below `bound` but for the newest. Gives whether that is below it, too.
+    fn is_all_below(&mut self, bound: Timestamp) -> bool {
+        if let Some(others) = &mut self.others {
+            let below = others.partition_point(|((timestamp, _), _)| *timestamp < bound);
+            others.drain(..below);
+            if others.is_empty() {
+                self.others = None;
+            }
+        }
+        self.newest.0.0 < bound
+    }
+}
+
 impl<T> Default for TimestampIndex<T> {
     fn default() -> Self {
         Self(None)
@@ -70,15 +84,19 @@ impl<T: Copy> TimestampIndex<T> {
 
     /// Takes out all below `bound`.
     pub fn remove_below(&mut self, bound: Timestamp) {
-        let Some(Present { newest, others: older }) = self.0.as_deref_mut() else { return };
-        if newest.0.0 < bound {
+        if self.0.as_deref_mut().is_some_and(|present| present.is_all_below(bound)) {
             self.0 = None;
-        } else if let Some(others) = older {
-            let below = others.partition_point(|((timestamp, _), _)| *timestamp < bound);
-            others.drain(..below);
-            if others.is_empty() {
-                *older = None;
-            }
+        }
+    }
+
+    /// Adds one, which must not be there, and takes out all below `bound`.
+    pub fn add_and_remove_below(&mut self, at: OrderKey, what: T, bound: Timestamp) {
+        if let Some(present) = self.0.as_deref_mut()
+            && present.is_all_below(bound)
+        {
+            present.newest = (at, what); // In its place.
+        } else {
+            self.add(at, what);
         }
     }
 
@@ -147,8 +165,14 @@ mod tests {
             }
             for bound in 0..=3 {
                 let bound = Timestamp::new(bound, ClientId(1));
-                queue.remove_below(bound);
                 model.retain(|(timestamp, _), _| *timestamp >= bound);
+                if way % 2 == 0 {
+                    queue.remove_below(bound);
+                } else {
+                    let at = (bound, 99);
+                    queue.add_and_remove_below(at, 9, bound);
+                    model.insert(at, 9);
+                }
                 assert!(queue.above(Timestamp::ZERO).map(|(at, _)| at).eq(model.keys().filter(|at| at.0 > Timestamp::ZERO)), "way {way}");
                 assert_eq!((queue.is_empty(), queue.oldest().as_ref()), (model.is_empty(), model.keys().next()), "way {way}");
             }

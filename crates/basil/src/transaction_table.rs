@@ -6,6 +6,7 @@ mod prefetching;
 mod ranges;
 mod remembering;
 mod same_time;
+mod states;
 mod values;
 mod writing;
 
@@ -16,7 +17,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::transaction::Transaction;
-use foldhash::{HashMap, HashMapExt as _};
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError, Version, VersionRef};
@@ -24,8 +24,9 @@ use types::codec::Encode as _;
 use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
 pub(crate) use self::key_state::KeyState;
-use self::prefetching::TOGETHER;
 use self::same_time::SameTime;
+pub(crate) use self::states::TOGETHER;
+use self::states::{StateNumber, States, prefetched};
 use self::writing::Writing;
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::AbortReason;
@@ -76,9 +77,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     pub peer_journals: BTreeMap<u16, PeerJournal>,
     /// Nobody reads at or above this before a higher one is logged, in nanoseconds. After a crash it is the write floor.
     read_ceiling: u64,
-    /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
-    entries: HashMap<TransactionId, Box<TransactionState>>,
-    by_timestamp: BTreeMap<OrderKey, TransactionId>,
+    states: States,
+    by_timestamp: BTreeMap<OrderKey, StateNumber>,
     same_time: SameTime,
     /// Up to where [`TransactionTable::forget_some`] has come.
     forgotten_up_to: OrderKey,
@@ -159,7 +159,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             disk_lost: None,
             peer_journals: BTreeMap::new(),
             read_ceiling: 0,
-            entries: HashMap::new(),
+            states: States::default(),
             by_timestamp: BTreeMap::new(),
             same_time: SameTime::default(),
             forgotten_up_to: (Timestamp::ZERO, 0),
@@ -283,7 +283,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         if from > end {
             return Vec::new();
         }
-        let states = self.by_timestamp.range((from, 0)..=(end, u64::MAX)).filter_map(|(_, id)| self.get(*id));
+        let states = self.by_timestamp.range((from, 0)..=(end, u64::MAX)).map(|(_, number)| self.states.at(*number));
         let is_held = |state: &&TransactionState| {
             let is_open = state.is_open() && (state.is_prepared() || (state.is_binding() && !broken(Mutant::VotedDownUnshown)));
             is_open || (state.is_released() && state.transaction.timestamp().time >= released_from && !broken(Mutant::ReleasedUnshown))
@@ -354,8 +354,8 @@ impl<M: StorageBackend> TransactionTable<M> {
     pub fn committed_in(&self, slot: u64) -> impl Iterator<Item = TransactionId> {
         let at = |slot: u64| (Timestamp::above_all_before(slot.saturating_mul(1 << COMMIT_SLOT_BITS)), 0);
         let slot = slot.min(u64::MAX >> COMMIT_SLOT_BITS);
-        let ids = self.by_timestamp.range(at(slot)..at(slot + 1)).map(|(_, id)| *id);
-        ids.filter(|id| self.get(*id).is_some_and(|state| state.decision() == Some(Decision::Commit)))
+        let states = self.by_timestamp.range(at(slot)..at(slot + 1)).map(|(_, number)| self.states.at(*number));
+        states.filter(|state| state.decision() == Some(Decision::Commit)).map(|state| state.transaction.id())
     }
 
     /// One more is known to have committed.
@@ -377,7 +377,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Its reads and writes count no more, nor does it as undecided. What was said of it is kept.
     fn release(&mut self, id: TransactionId) {
         self.unindex(id);
-        let Some(state) = self.entries.get_mut(&id).filter(|state| state.is_open()) else { return };
+        let Some(state) = self.states.get_mut(id).filter(|state| state.is_open()) else { return };
         state.phase = Phase::Released { vote: state.vote().unwrap_or(Vote::Abort) };
         self.count_as(id, CountedAs::Released);
         while self.released.len() > RELEASED_MAX || self.released_bytes > RELEASED_BYTES_MAX {
@@ -392,11 +392,11 @@ impl<M: StorageBackend> TransactionTable<M> {
     // What transactions are known.
 
     pub fn get(&self, id: TransactionId) -> Option<&TransactionState> {
-        self.entries.get(&id).map(Box::as_ref)
+        self.states.get(id)
     }
 
     pub fn get_mut(&mut self, id: TransactionId) -> Option<&mut TransactionState> {
-        self.entries.get_mut(&id).map(Box::as_mut)
+        self.states.get_mut(id)
     }
 
     /// The proof of how the transaction ended whose state this is, while it is at hand.
@@ -428,7 +428,9 @@ impl<M: StorageBackend> TransactionTable<M> {
     ) -> &mut TransactionState {
         let transaction = given.borrow();
         let id = transaction.id();
-        if !self.entries.contains_key(&id) {
+        let number = if let Some(number) = self.states.number_of(id) {
+            number
+        } else {
             self.highest = self.highest.max(transaction.timestamp().time);
             for load in [self.undecided.entry(quota.purpose).or_default(), self.undecided_of.entry(quota).or_default()] {
                 load.add(Load::of(transaction));
@@ -436,17 +438,18 @@ impl<M: StorageBackend> TransactionTable<M> {
             self.entered += 1;
             let order_key = (transaction.timestamp(), self.entered);
             if let Some((other, claimant)) = self.by_timestamp.range((order_key.0, 0)..order_key).next_back() {
-                let is_held = self.get(*claimant).is_some_and(TransactionState::is_prepared);
+                let is_held = self.states.at(*claimant).is_prepared();
                 self.same_time.claim(order_key.0, other.1, is_held);
             }
-            self.by_timestamp.insert(order_key, id);
-            self.entries.insert(id, Box::new(TransactionState::new(kept(given), order_key.1, now, quota)));
-        }
-        self.entries.get_mut(&id).expect("it was there or has just been entered")
+            let number = self.states.insert(TransactionState::new(kept(given), order_key.1, now, quota));
+            self.by_timestamp.insert(order_key, number);
+            number
+        };
+        self.states.at_mut(number)
     }
 
     pub fn tracked(&self) -> usize {
-        self.entries.len()
+        self.states.len()
     }
 
     /// How many transactions were ever entered, by this process.
@@ -474,7 +477,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// From now on `id` counts as something else.
     fn count_as(&mut self, id: TransactionId, what: CountedAs) {
-        let Some(state) = self.entries.get_mut(&id) else { return };
+        let Some(state) = self.states.get_mut(id) else { return };
         let (load, memory, order_key) = (Load::of(&state.transaction), state.transaction.memory_bytes(), state.order_key());
         let bytes = load.bytes;
         match std::mem::replace(&mut state.counted_as, what) {
@@ -521,8 +524,14 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Every undecided transaction that was not released, oldest first.
     pub fn undecided_ids(&self) -> Vec<TransactionId> {
-        let ids = self.by_timestamp.values().copied();
-        ids.filter(|id| self.get(*id).is_some_and(TransactionState::is_open)).collect()
+        let (mut all, mut undecided) = (self.by_timestamp.values(), Vec::new());
+        loop {
+            let together = prefetched(all.by_ref().take(TOGETHER).map(|number| self.states.at(*number)));
+            if together.is_empty() {
+                return undecided;
+            }
+            undecided.extend(together.iter().filter(|state| state.is_open()).map(|state| state.transaction.id()));
+        }
     }
 
     // What is known of a key.
@@ -540,15 +549,17 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// The prepared or committed transaction at `timestamp`.
     fn holder_of(&self, timestamp: Timestamp) -> Option<TransactionId> {
         if let Some(holder) = self.same_time.holder(timestamp) {
-            return self.by_timestamp.get(&(timestamp, holder?)).copied();
+            return self.by_timestamp.get(&(timestamp, holder?)).map(|number| self.states.at(*number).transaction.id());
         }
-        let (_, id) = self.by_timestamp.range((timestamp, 0)..).next().filter(|((other, _), _)| *other == timestamp)?;
-        self.get(*id).is_some_and(TransactionState::is_prepared).then_some(*id)
+        let (_, number) = self.by_timestamp.range((timestamp, 0)..).next().filter(|((other, _), _)| *other == timestamp)?;
+        let state = self.states.at(*number);
+        state.is_prepared().then(|| state.transaction.id())
     }
 
     /// The id of a transaction that is entered at a key and means to write, or has read and is not as old as what is forgotten.
     pub fn id_of(&self, at: OrderKey) -> TransactionId {
-        *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
+        let number = self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more");
+        self.states.at(*number).transaction.id()
     }
 
     /// Remembers that `keys` were read at `timestamp`.
@@ -575,7 +586,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// L14-15: its reads and writes now count in the checks of others, and its vote waits for so many dependencies.
     pub fn prepare(&mut self, id: TransactionId, dependencies: usize) {
-        let Some(state) = self.entries.get_mut(&id).filter(|state| !state.is_prepared() && state.decision().is_none()) else { return };
+        let Some(state) = self.states.get_mut(id).filter(|state| !state.is_prepared() && state.decision().is_none()) else { return };
         state.phase = Phase::Waiting { dependencies };
         if !broken(Mutant::PreparedUnseen) {
             let (transaction, order_key) = (state.transaction.clone(), state.order_key());
@@ -588,7 +599,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         if vote == Vote::Abort {
             self.unindex(id);
         }
-        if let Some(state) = self.entries.get_mut(&id) {
+        if let Some(state) = self.states.get_mut(id) {
             state.set_vote(vote, reason);
             if vote == Vote::Commit {
                 self.voted_up_to = self.voted_up_to.max(state.transaction.timestamp().time);
@@ -609,7 +620,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Sets the outcome. A commit's writes become versions; its reads go on counting. Gives the transactions whose votes
     /// waited for it.
     pub fn conclude(&mut self, id: TransactionId, decision: Decision, proof: Option<ProofNumber>) -> Vec<TransactionId> {
-        let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
+        let Some(state) = self.states.get_mut(id) else { return Vec::new() };
         let (transaction, order_key, was_indexed) = (state.transaction.clone(), state.order_key(), state.is_prepared());
         match decision {
             Decision::Commit if !was_indexed || self.is_restoring => self.index(&transaction, order_key, Decision::Commit),
@@ -617,7 +628,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             Decision::Abort => self.unindex(id),
         }
         self.count_as(id, CountedAs::Decided);
-        let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
+        let Some(state) = self.states.get_mut(id) else { return Vec::new() };
         let (vote, reason, is_news) = (state.vote(), state.abort_reason().map(Box::new), state.decision().is_none());
         state.phase = Phase::Concluded(Conclusion { decision, vote, reason, proof, abandoned_until: None, is_relayed: false });
         let dependents = state.take_dependents();
@@ -635,7 +646,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Keeps nothing but the bytes of a transaction that has ended, once nobody else has it.
     pub fn pack(&mut self, id: TransactionId) {
-        if let Some(state) = self.entries.get_mut(&id).filter(|state| state.conclusion().is_some()) {
+        if let Some(state) = self.states.get_mut(id).filter(|state| state.conclusion().is_some()) {
             state.transaction.pack();
         }
     }
@@ -671,9 +682,10 @@ impl<M: StorageBackend> TransactionTable<M> {
             return;
         }
         self.same_time.prepared(order_key);
+        let expired_below = self.store.meta_expired_below();
         for read in transaction.reads() {
             if self.holds(&read.key) {
-                self.store.update_meta(&read.key, |key| key.readers.add(order_key, read.version));
+                self.store.update_meta(&read.key, |key| key.add_reader(order_key, read.version, expired_below));
             }
         }
         if decision != Decision::Commit && !transaction.writes().is_empty() {
@@ -694,7 +706,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Takes a transaction's reads and writes out again. What a committed one wrote has become versions and stays.
     fn unindex(&mut self, id: TransactionId) {
-        let Some(state) = self.entries.get(&id).filter(|state| state.is_prepared()) else { return };
+        let Some(state) = self.states.get(id).filter(|state| state.is_prepared()) else { return };
         let (transaction, order_key) = (state.transaction.clone(), state.order_key());
         let means_to_write = state.decision() != Some(Decision::Commit);
         self.same_time.let_go(order_key);
@@ -727,8 +739,13 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.store.expire_meta_below(watermark);
         self.forgotten_up_to = (watermark, 0); // Lower than before, if the clock was set back: what is above grows old again.
         self.forget_unasked_order();
-        let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
-        below.into_iter().filter(|id| !self.forget_ended(*id)).collect()
+        let below: Vec<StateNumber> = self.by_timestamp.range(..(watermark, 0)).map(|(_, number)| *number).collect();
+        let mut kept = Vec::new();
+        for together in below.chunks(TOGETHER) {
+            self.prefetch_forgotten(together.iter().copied());
+            kept.extend(together.iter().filter_map(|number| self.forget_ended(*number).err()));
+        }
+        kept
     }
 
     /// Takes a step of what [`TransactionTable::forget_below`] would do, looking at `at_most` transactions, at least two, so that this need not be
@@ -741,32 +758,32 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         self.store.expire_meta_below(watermark);
         let at_most = at_most.max(2); // The first may be the last of the step before.
-        let some: Vec<(OrderKey, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
+        let some: Vec<(OrderKey, StateNumber)> =
+            self.by_timestamp.range(from..to).take(at_most).map(|(at, number)| (*at, *number)).collect();
         self.forgotten_up_to = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
         for together in some.chunks(TOGETHER) {
-            self.prefetch_forgotten(together.iter().map(|(_, id)| *id));
-            for (_, id) in together {
-                self.forget_ended(*id);
-            }
+            self.prefetch_forgotten(together.iter().map(|(_, number)| *number));
+            together.iter().for_each(|(_, number)| _ = self.forget_ended(*number));
         }
         self.forgotten_up_to < to
     }
 
-    /// Forgets what lies below the watermark, unless it is undecided and of concern. Gives whether it did.
-    fn forget_ended(&mut self, id: TransactionId) -> bool {
-        let is_kept = |state: &TransactionState| state.decision().is_none() && state.is_binding() && !broken(Mutant::UndecidedForgotten);
-        let is_forgotten = !self.get(id).is_some_and(is_kept);
-        if is_forgotten {
-            self.forget(id);
+    /// Forgets what lies below the watermark, unless it is undecided and of concern: gives its id then.
+    fn forget_ended(&mut self, number: StateNumber) -> Result<(), TransactionId> {
+        let state = self.states.at(number);
+        let id = state.transaction.id();
+        if state.decision().is_none() && state.is_binding() && !broken(Mutant::UndecidedForgotten) {
+            return Err(id);
         }
-        is_forgotten
+        self.forget(id);
+        Ok(())
     }
 
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unindex(id);
         self.count_as(id, CountedAs::Nothing);
-        let Some(state) = self.entries.remove(&id) else { return };
+        let Some(state) = self.states.remove(id) else { return };
         let is_attested = if state.is_released() { state.is_binding() } else { !state.is_open() && !state.is_unattested() };
         if is_attested {
             let is_lost = self.lost_what_was_said_at(state.transaction.timestamp().time);
@@ -841,7 +858,7 @@ mod tests {
     #[test]
     fn of_what_has_ended_only_its_bytes_are_kept_whoever_looks_at_it() {
         let mut table = table();
-        let id = table.by_timestamp[&(at(1), 2)];
+        let id = table.id_of((at(1), 2));
         let read = Read { key: Key::from("a"), version: at(1), dependency: Some(id) };
         let reader = Transaction::new(table.cluster.id(), at(1_000), vec![read], vec![]).expect("it is small");
         let known = table.knowledge(&reader).expect("memory does not fail");
@@ -909,7 +926,7 @@ mod tests {
     #[test]
     fn what_is_about_to_be_forgotten_stays_in_the_view_to_which_it_has_come() {
         let mut table = table();
-        let id = *table.by_timestamp.values().nth(1).expect("there are a hundred");
+        let id = table.id_of((at(1), 2));
         let first = table.remembered_outcome(id).expect("it has ended");
         let view = first.view.expect("something was said of it") + 1;
         table.raise_tombstone(id, view);

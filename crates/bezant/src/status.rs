@@ -366,7 +366,8 @@ fn shards(topology: &Topology, answers: &[Answer]) {
         let of_shard = answers.iter().filter(|(replica, _, _)| replica.shard == shard);
         let serving = of_shard.filter(|(_, _, answer)| answer.as_ref().is_ok_and(serves)).count();
         let text = if serving < needed {
-            format!("shard {shard} cannot commit: {serving} replicas serve, and {needed} are needed")
+            let serving = if serving == 1 { "1 replica serves".to_owned() } else { format!("{serving} replicas serve") };
+            format!("shard {shard} cannot commit: {serving}, and {needed} are needed")
         } else if serving < cluster.replicas_per_shard() {
             let gone = cluster.replicas_per_shard() - serving;
             format!("shard {shard} serves without {gone} of its replicas; until they are back, {}", engine.while_incomplete)

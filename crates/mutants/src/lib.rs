@@ -427,6 +427,7 @@ mutants! {
     LateCheckpointWins: "the store", "a late version overwrites a newer one in the base table";
     OlderRunWins: "the store", "of two runs of the base table that have a key, the older one's row is kept";
     RunsUnbounded: "the store", "a checkpoint adds its run however many runs wait to be merged";
+    ReadRunFreed: "the store", "what was merged is given back to the disk while somebody reads it";
     MergePanicUntold: "the store", "nobody is told that merging has panicked";
     LateTaken: "the store", "a version committed late is taken for the newest though the base was not asked";
     UnflushedEvicted: "the store", "versions are evicted that no checkpoint has written to the base table";

@@ -17,7 +17,7 @@ mod merge;
 mod run;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +52,9 @@ const REST_MAX: f64 = 40.0;
 const REST_AT_ONCE_MAX: Duration = Duration::from_millis(500);
 /// How many bytes are merged between two rests. Whoever stops the store waits for as much.
 const STEP_BYTES: usize = 512 << 10;
+/// So much of the disk is given back between two rests. A file of hundreds of megabytes that goes at once has everybody who syncs wait for a tenth of
+/// a second and more, where the disk is told of what it need not keep.
+const FREED_BYTES: u64 = 8 << 20;
 /// One merges what is new while the other may be at what is large.
 const MERGERS: usize = 2;
 /// How much of a run is read at once: when it is merged, and when rows are looked at.
@@ -211,6 +214,7 @@ impl Base {
     /// Merges for as long as the base table is open. Should that panic, the next checkpoint tells.
     fn merge_on(&self) {
         let _told = TellsOfPanic(self);
+        let mut replaced = Vec::new();
         let mut state = self.state();
         while !self.is_stopped.load(Ordering::Acquire) {
             let sizes: Vec<(u64, bool)> = state.runs.iter().map(|run| (run.bytes, state.busy.contains(&run.number))).collect();
@@ -221,19 +225,35 @@ impl Base {
             let merged: Vec<Arc<Run>> = state.runs[window].to_vec();
             state.busy.extend(merged.iter().map(|run| run.number));
             drop(state);
-            let result = self.noted(self.merge(&merged));
+            let numbers: Vec<u64> = merged.iter().map(|run| run.number).collect();
+            let result = self.noted(self.merge(merged, &mut replaced));
+            let mut told = self.state();
+            numbers.iter().for_each(|number| _ = told.busy.remove(number));
+            self.changed.notify_all(); // There may be room now, or there never will be.
+            drop(told);
+            let result = result.and_then(|()| self.free(&mut replaced));
             state = self.state();
-            merged.iter().for_each(|run| {
-                state.busy.remove(&run.number);
-            });
             if let Err(error) = result {
                 state.failure = Some(error.to_string());
-            }
-            self.changed.notify_all(); // There may be room now, or there never will be.
-            if state.failure.is_some() {
+                self.changed.notify_all();
                 return;
             }
         }
+    }
+
+    /// Gives back what runs take of the disk that are in the list no more, step by step. Those that somebody still reads are left to the next time.
+    fn free(&self, replaced: &mut Vec<(Arc<Run>, File)>) -> Result<(), StoreError> {
+        let (read, unread) = replaced.drain(..).partition(|(run, _)| Arc::strong_count(run) > 1 && !broken(Mutant::ReadRunFreed));
+        *replaced = read;
+        for (run, file) in unread {
+            let mut left = run.bytes;
+            let mut begun = Instant::now();
+            while left > 0 && self.rest(&mut begun) {
+                left = left.saturating_sub(FREED_BYTES);
+                file.set_len(left).map_err(StoreError::io("free what was merged"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes a run of at most `rows_max` rows, unless `fill` gives `false`. Nothing is left of one that did not come to its end: a disk that
@@ -256,11 +276,11 @@ impl Base {
         written
     }
 
-    /// Makes one run of several, newest first, which are neighbours in the list.
-    fn merge(&self, merged: &[Arc<Run>]) -> Result<(), StoreError> {
+    /// Makes one run of several, newest first, which are neighbours in the list. They are `replaced` then.
+    fn merge(&self, merged: Vec<Arc<Run>>, replaced: &mut Vec<(Arc<Run>, File)>) -> Result<(), StoreError> {
         let rows_max = merged.iter().map(|run| run.rows).sum();
         let whole = self.write_run(rows_max, |writer| {
-            let mut merge = Merge::new(merged, Direction::Ascending, MERGE_AHEAD);
+            let mut merge = Merge::new(&merged, Direction::Ascending, MERGE_AHEAD);
             merge.seek(None)?;
             let (mut bytes, mut begun) = (0, Instant::now());
             while let Some(row) = merge.row() {
@@ -285,7 +305,11 @@ impl Base {
             runs
         })?;
         // Should the process die here, the next one removes them.
-        merged.iter().try_for_each(|run| run.remove())
+        for run in merged {
+            let file = run.unlink()?;
+            replaced.push((run, file));
+        }
+        Ok(())
     }
 
     /// Rests after work that has begun at `begun`, by how many runs there are. Gives whether to go on.
@@ -476,6 +500,7 @@ mod tests {
             let directory = tempfile::tempdir().expect("a temporary directory");
             Base::create(directory.path()).expect("the disk is whole");
             let (mut base, mut model, mut state) = (Base::open(directory.path()).expect("it is new"), Model::new(), seed);
+            let mut replaced = Vec::new();
             for step in 0..40 {
                 let count = [0, 1, 3, 200][random(&mut state, 4) as usize];
                 let rows: Vec<_> = (0..count).map(|_| drawn(&mut state, step)).collect();
@@ -487,7 +512,7 @@ mod tests {
                         let from = random(&mut state, runs.len() as u64 + 1) as usize;
                         let to = from + random(&mut state, (runs.len() - from) as u64 + 1) as usize;
                         if from < to {
-                            base.merge(&runs[from..to]).expect("the disk is whole");
+                            base.merge(runs[from..to].to_vec(), &mut replaced).expect("the disk is whole");
                             assert_eq!(base.state().runs.len(), runs.len() - (to - from) + 1);
                         }
                     }
@@ -574,7 +599,7 @@ mod tests {
         let base = many(directory.path(), 2, 3, STEP_BYTES);
         let runs = base.state().runs.clone();
         base.stop();
-        base.merge(&runs).expect("the disk is whole");
+        base.merge(runs.to_vec(), &mut Vec::new()).expect("the disk is whole");
         assert_eq!(base.state().runs.len(), 2, "it has not gone on to the end");
         assert_eq!(file_names(directory.path()).expect("it is there").len(), 3, "nothing is left of what it began");
     }
@@ -585,8 +610,26 @@ mod tests {
         let base = many(directory.path(), 2, 3, 10);
         assert_eq!(base.rows_about(), 6);
         let runs = base.state().runs.clone();
-        base.merge(&runs).expect("the disk is whole");
+        base.merge(runs.to_vec(), &mut Vec::new()).expect("the disk is whole");
         assert_eq!(base.rows_about(), 3);
+    }
+
+    #[test]
+    fn what_was_merged_is_given_back_once_nobody_reads_it_any_more() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = many(directory.path(), 3, 5_000, 100);
+        let mut scan = base.rows(Direction::Ascending);
+        let (runs, mut replaced) = (base.state().runs.to_vec(), Vec::new());
+        base.merge(runs, &mut replaced).expect("the disk is whole");
+        assert_eq!(file_names(directory.path()).expect("it is there").len(), 2, "the list and one run");
+        base.free(&mut replaced).expect("the disk is whole");
+        assert_eq!(from_there_on(&mut scan, (&[], None), Direction::Ascending).len(), 5_000);
+        let files: Vec<File> = replaced.iter().map(|(_, file)| file.try_clone().expect("it is open")).collect();
+        let lengths = || files.iter().map(|file| file.metadata().expect("it is open").len()).collect::<Vec<_>>();
+        assert!(files.len() == 3 && lengths().iter().all(|length| *length > 500_000), "{:?}", lengths());
+        drop(scan);
+        base.free(&mut replaced).expect("the disk is whole");
+        assert!(replaced.is_empty() && lengths() == [0; 3]);
     }
 
     #[test]

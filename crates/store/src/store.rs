@@ -373,17 +373,15 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.table.find(key).map(|id| &self.table.entry(id).meta)
     }
 
-    /// Changes the `K` of `key`, whose entry stays in memory while that is not empty. What has [expired](Store::expire_meta_below) is let go first.
+    /// Changes the `K` of `key`, whose entry stays in memory while that is not empty.
     pub fn update_meta(&mut self, key: &Key, change: impl FnOnce(&mut K)) {
         let id = self.table.find_or_make(key);
-        let meta = &mut self.table.entry_mut(id).meta;
-        meta.expire(self.meta_expired_below);
-        change(meta);
+        change(&mut self.table.entry_mut(id).meta);
         self.table.remove_if_empty(id);
     }
 
-    /// What is kept with keys of times below this counts no more. Nobody looks for it: each `K` [lets it go](KeyMeta::expire) when it is changed, when a
-    /// checkpoint has written its key, or when the cache is full and looks for room.
+    /// What is kept with keys of times below this counts no more. Nobody looks for it: whoever changes a `K` may let it go, and the `K`
+    /// [does](KeyMeta::expire) when the cache is full and looks for room.
     pub fn expire_meta_below(&mut self, below: Timestamp) {
         self.meta_expired_below = self.meta_expired_below.max(below);
     }
@@ -636,7 +634,6 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         if let Some(entry) = id.map(|id| self.table.entry_mut(id)) {
             let before = size(entry);
             entry.versions.trim(self.checkpointed);
-            entry.meta.expire(self.meta_expired_below);
             freed = before - size(entry);
             self.rows_bytes -= freed;
         }
@@ -845,32 +842,19 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_let_go_by_who_changes_it_by_checkpoints_and_for_room() {
-        let of = |cache_bytes_max| {
-            let options = Options { cache_bytes_max, ..Options::default() };
-            let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens").with_key_meta::<Times>();
-            assert!(store.replay().expect("it is new").is_none());
-            for number in 0..4 {
-                store.update_meta(&numbered(number), |times| times.0.extend([at(10), at(20 + 30 * (number % 2))]));
-            }
-            store.expire_meta_below(at(30));
-            store.expire_meta_below(at(3));
-            store
-        };
+    fn what_has_expired_is_let_go_for_room() {
+        let options = Options { cache_bytes_max: 0, ..Options::default() };
+        let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens").with_key_meta::<Times>();
+        assert!(store.replay().expect("it is new").is_none());
+        for number in 0..4 {
+            store.update_meta(&numbered(number), |times| times.0.extend([at(10), at(20 + 30 * (number % 2))]));
+        }
+        store.expire_meta_below(at(30));
+        store.expire_meta_below(at(3));
         let kept = |store: &Store<Memory, Times>| [0, 1, 2, 3].map(|number| store.meta(&numbered(number)).map(|times| times.0.len()));
-        let value = |time| Version { timestamp: at(time), value: Some(Value::from("v")) };
-        let mut store = of(1 << 20);
         assert_eq!(kept(&store), [Some(2); 4], "nobody looks for it");
-        store.update_meta(&numbered(0), |times| assert!(times.0.is_empty()));
-        store.commit(&numbered(1), value(5));
-        store.commit(&numbered(3), value(50));
-        assert_eq!(kept(&store), [None, Some(2), Some(2), Some(2)]);
-        assert!(store.begin_checkpoint(at(40)).expect("memory does not fail"));
-        while store.checkpoint_finished().expect("memory does not fail").is_none() {}
-        assert_eq!(kept(&store), [None, Some(1), Some(2), Some(2)], "a checkpoint has written one of them");
-        let mut full = of(0);
-        (10..20).for_each(|number| full.commit(&numbered(number), value(60)));
-        assert_eq!(kept(&full), [None, Some(1), None, Some(1)], "the clock hand has passed them all");
+        (10..20).for_each(|number| store.commit(&numbered(number), Version { timestamp: at(60), value: Some(Value::from("v")) }));
+        assert_eq!(kept(&store), [None, Some(1), None, Some(1)], "the clock hand has passed them all");
     }
 
     /// The version of the first key, in memory, from the base table, and as it is compared.

@@ -26,7 +26,7 @@ use crate::quorum::Quorums;
 use crate::record::{PeerJournal, Record};
 use crate::recovery::Ballots;
 use crate::transaction_state::{Quota, QuotaOwner, TransactionState};
-use crate::transaction_table::TransactionTable;
+use crate::transaction_table::{TOGETHER, TransactionTable};
 
 /// Why a replica cannot come back from its journal.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +55,12 @@ impl<M: StorageBackend> Replica<M> {
         let mut is_new = table.store.watermark().time == 0;
         while let Some(batch) = table.store.replay()? {
             is_new = false;
-            for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
+            for together in batch.records.chunks(TOGETHER).filter(|_| !broken(Mutant::ReplaySkipped)) {
                 // In memory of its own, so that what is kept of it does not keep the whole segment.
-                let record = Record::from_bytes(Bytes::copy_from_slice(&record), cluster.id())?;
-                restore(&mut table, record, quota, now)?;
+                let read = |record: &Bytes| Record::from_bytes(Bytes::copy_from_slice(record), cluster.id());
+                let records: Vec<Record> = together.iter().map(read).collect::<Result<_, _>>()?;
+                table.prefetch_records(&records);
+                records.into_iter().try_for_each(|record| restore(&mut table, record, quota, now))?;
             }
         }
         // A place may have another key by now. Whoever holds it is not held to what was told under the earlier one.

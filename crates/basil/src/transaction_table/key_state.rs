@@ -2,7 +2,7 @@
 
 use mutants::{Mutant, broken};
 use store::KeyMeta;
-use types::{ClientId, Timestamp};
+use types::Timestamp;
 
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 
@@ -12,11 +12,17 @@ pub(crate) struct KeyState {
     /// Prepared, undecided writers.
     pub(super) writers: TimestampIndex<()>,
     /// Prepared and committed readers, each with the version it read. Those that are so old that nothing below them is judged any more are let go
-    /// when somebody comes to the key next, so that nobody has to look for them.
+    /// when somebody reads the key next, so that nobody has to look for them.
     pub(super) readers: TimestampIndex<Timestamp>,
 }
 
 impl KeyState {
+    /// Adds a reader, with the version that it read, and lets those go that have expired.
+    pub(super) fn add_reader(&mut self, at: OrderKey, version: Timestamp, expired_below: Timestamp) {
+        let expired_below = if broken(Mutant::ReadersExpireEarly) { at.0 } else { expired_below };
+        self.readers.add_and_remove_below(at, version, expired_below);
+    }
+
     /// Takes out a writer. Gives whether it was the last.
     pub(super) fn remove_writer(&mut self, at: OrderKey) -> bool {
         let was_written = !self.writers.is_empty();
@@ -31,7 +37,7 @@ impl KeyMeta for KeyState {
     }
 
     fn expire(&mut self, below: Timestamp) {
-        self.readers.remove_below(if broken(Mutant::ReadersExpireEarly) { Timestamp::new(u64::MAX, ClientId(0)) } else { below });
+        self.readers.remove_below(below);
     }
 
     fn touch(&self) -> u64 {
@@ -43,7 +49,7 @@ impl KeyMeta for KeyState {
 mod tests {
     use machine::Time;
     use store::{Memory, Options, Store};
-    use types::{Key, ShardId};
+    use types::{ClientId, Key, ShardId};
 
     use super::super::TransactionTable;
     use super::*;
@@ -60,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_let_go_when_they_are_forgotten_and_somebody_comes_to_their_key() {
+    fn readers_are_let_go_when_they_are_forgotten_and_somebody_reads_their_key() {
         let store = Store::open(Memory::new("readers"), Options::default()).expect("a new store opens");
         let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
         assert!(table.store.replay().expect("it is new").is_none());
@@ -73,7 +79,8 @@ mod tests {
             table.conclude(reader.id(), Decision::Commit, None);
         };
         let readers = |table: &TransactionTable<Memory>| {
-            let readers = table.store.meta(&key).map(|state| state.readers.above(Timestamp::ZERO).map(|(at, _)| at.0.time).collect::<Vec<_>>());
+            let readers =
+                table.store.meta(&key).map(|state| state.readers.above(Timestamp::ZERO).map(|(at, _)| at.0.time).collect::<Vec<_>>());
             readers.unwrap_or_default()
         };
         [200, 300].into_iter().for_each(|time| read(&mut table, time));
@@ -90,7 +97,7 @@ mod tests {
         assert_eq!([100, 260, 350, 450].map(|time| found(&mut table, time)), [true, true, true, false]);
         table.forget_below(at(500));
         assert!(!found(&mut table, 100));
-        table.store.update_meta(&key, |_| ());
-        assert!(table.store.meta(&key).is_none(), "with its last reader goes the key's entry");
+        read(&mut table, 600);
+        assert_eq!(readers(&table), [600]);
     }
 }

@@ -10,14 +10,14 @@ use store::StorageBackend;
 use types::{Key, TransactionId};
 
 use super::TransactionTable;
+use super::states::{StateNumber, TOGETHER, prefetched};
 use crate::message::Message;
+use crate::record::Record;
 use crate::transaction::Transaction;
 use crate::transaction_state::TransactionState;
 
 /// So many keys are read ahead at most: they stay in the CPU's caches until their turn comes.
 const KEYS_MAX: usize = 256;
-/// So many transactions are read ahead together.
-pub(super) const TOGETHER: usize = 64;
 
 impl<M: StorageBackend> TransactionTable<M> {
     /// What these messages will need, if they are reads, new transactions, or how transactions ended.
@@ -33,31 +33,39 @@ impl<M: StorageBackend> TransactionTable<M> {
                 _ => {}
             }
         }
-        // A new one is not there, but its place is looked at.
-        black_box(entered.iter().filter(|transaction| self.entries.contains_key(&transaction.id())).count());
-        let ended = self.prefetch_states(ended.into_iter());
-        black_box(ended.iter().fold(0, |sum, state| sum ^ state.transaction.timestamp().time));
-        let written = ended.iter().filter_map(|state| state.transaction.kept_writes()).flatten().map(|write| &write.key);
-        self.store.prefetch(entered.iter().flat_map(|transaction| transaction.keys()).chain(written).take(KEYS_MAX));
+        self.states.prefetch_places(entered.iter().map(|transaction| transaction.id()));
+        let ended = self.states.prefetch(&ended);
+        self.store.prefetch(entered.iter().flat_map(|transaction| transaction.keys()).chain(written_by(&ended)).take(KEYS_MAX));
         let written = entered.iter().flat_map(|transaction| transaction.writes()).map(|write| &write.key);
         self.read_timestamps.prefetch(read.iter().copied().chain(written).take(KEYS_MAX));
         self.store.prefetch_values(read.into_iter());
     }
 
-    /// What forgetting these transactions will need.
-    pub fn prefetch_forgotten(&self, ids: impl Iterator<Item = TransactionId>) {
-        let states = self.prefetch_states(ids);
-        black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.timestamp().time));
-        black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.touch()));
+    /// What taking these records back will need.
+    pub fn prefetch_records(&self, next: &[Record]) {
+        let (mut entered, mut ended) = (SmallVec::<[TransactionId; TOGETHER]>::new(), SmallVec::<[TransactionId; TOGETHER]>::new());
+        for record in next {
+            match record {
+                Record::Voted { transaction, .. } => entered.push(transaction.id()),
+                Record::Decided { id, .. } => ended.push(*id),
+                _ => {}
+            }
+        }
+        self.states.prefetch_places(entered.into_iter());
+        let ended = self.states.prefetch(&ended);
+        self.store.prefetch(written_by(&ended).take(KEYS_MAX));
     }
 
-    /// The state of each of these that is known.
-    fn prefetch_states(&self, ids: impl Iterator<Item = TransactionId>) -> SmallVec<[&TransactionState; TOGETHER]> {
-        let states: SmallVec<[&TransactionState; TOGETHER]> = ids.filter_map(|id| self.get(id)).collect();
-        // The sum does not matter: each word must be read, and no read depends on another.
-        black_box(states.iter().fold(0, |sum, state| sum ^ state.number));
-        states
+    /// What forgetting these transactions will need.
+    pub(super) fn prefetch_forgotten(&self, numbers: impl Iterator<Item = StateNumber>) {
+        let states = prefetched(numbers.map(|number| self.states.at(number)));
+        black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.touch()));
     }
+}
+
+/// The keys that these write, as far as those are at hand.
+fn written_by<'a>(states: &'a [&TransactionState]) -> impl Iterator<Item = &'a Key> {
+    states.iter().filter_map(|state| state.transaction.kept_writes()).flatten().map(|write| &write.key)
 }
 
 #[cfg(test)]
@@ -109,7 +117,15 @@ mod tests {
         };
         let before = shown(&table);
         table.prefetch(messages.iter());
-        table.prefetch_forgotten(known.iter().chain([&new]).map(Transaction::id));
+        let mut records: Vec<Record> = known.iter().map(|known| Record::Voted { transaction: known.clone(), vote: Vote::Commit }).collect();
+        records.extend(known.iter().chain([&new]).map(|known| Record::Decided {
+            transaction: None,
+            id: known.id(),
+            decision: Decision::Commit,
+        }));
+        records.push(Record::LowWatermark { below: 5 });
+        table.prefetch_records(&records);
+        table.prefetch_forgotten(known.iter().filter_map(|known| table.states.number_of(known.id())));
         assert_eq!(shown(&table), before);
     }
 }

@@ -263,7 +263,8 @@ mod tests {
         let in_order = |table: &TransactionTable<Memory>| table.writing.keys().map(BTreeSet::len);
         (0..3).for_each(|_| drop(table.forget_below(Timestamp::ZERO)));
         assert_eq!(in_order(&table), Some(9 * step));
-        let first = *table.by_timestamp.values().next().expect("there are nine");
+        let first = *table.by_timestamp.keys().next().expect("there are nine");
+        let first = table.id_of(first);
         table.conclude(first, Decision::Commit, None);
         table.forget_below(Timestamp::ZERO);
         assert_eq!(in_order(&table), None, "few enough, and nobody has asked");

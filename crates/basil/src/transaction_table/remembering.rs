@@ -43,7 +43,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// How `id` ended, as far as this replica remembers.
     pub fn remembered_outcome(&self, id: TransactionId) -> Option<RememberedOutcome> {
         self.tombstones.remembered_outcome(id).or_else(|| {
-            let state = self.entries.get(&id)?;
+            let state = self.states.get(id)?;
             let RememberedOutcome { decision, view } = state.outcome()?;
             // Where it may have been forgotten before, and has come back, what it once logged is not known.
             Some(RememberedOutcome { decision, view: view.filter(|_| self.remembers(&state.transaction)) })
@@ -52,7 +52,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// What is forgotten but for its outcome comes to `view`, or what is about to be: it lies below the watermark, and has its tombstone from now on.
     pub fn raise_tombstone(&mut self, id: TransactionId, view: u32) {
-        if let Some(state) = self.entries.get(&id)
+        if let Some(state) = self.states.get(id)
             && self.remembers(&state.transaction)
             && !broken(Mutant::ViewUnremembered)
         {
@@ -71,8 +71,8 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// What these replicas said of commits counts no more.
     pub fn forget_commit_notices_of(&mut self, cluster: &Cluster, replicas: &[ReplicaId]) {
-        #[expect(clippy::disallowed_methods, reason = "what is done to one is nothing to another")]
-        for state in self.entries.values_mut().filter(|state| state.commit_notices.count() > 0 && state.heeds_notices()) {
+        // In no order, since what is done to one is nothing to another.
+        for state in self.states.iter_mut().filter(|state| state.commit_notices.count() > 0 && state.heeds_notices()) {
             let relays = Relays::of(cluster, &state.transaction);
             for replica in replicas.iter().filter(|replica| relays.is_some_and(|relays| relays.contains(**replica))) {
                 state.commit_notices.remove(replica.index);

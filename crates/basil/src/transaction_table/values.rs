@@ -26,7 +26,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// `id` has ended. What a committed one wrote has become versions, so its values are let go when there is not room for all, the
     /// oldest first. Those of an aborted one are let go at once, unless this replica may yet have to write it down with its vote.
     pub(super) fn note_values(&mut self, id: TransactionId, decision: Decision, vote: Option<Vote>) {
-        while self.valued.front().is_some_and(|oldest| !self.entries.contains_key(oldest)) {
+        while self.valued.front().is_some_and(|oldest| !self.states.contains(*oldest)) {
             self.valued.pop_front();
         }
         if self.get(id).is_none_or(|state| state.transaction.value_bytes() < VALUES_BYTES_MIN) || broken(Mutant::ValuesKept) {
@@ -49,7 +49,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// With the values goes the number of the proof, since whoever is shown that as a conflict is shown the transaction, too.
     fn drop_values_of(&mut self, id: TransactionId) {
-        let Some(state) = self.entries.get_mut(&id).filter(|state| state.transaction.is_whole()) else { return };
+        let Some(state) = self.states.get_mut(id).filter(|state| state.transaction.is_whole()) else { return };
         let Phase::Concluded(conclusion) = &mut state.phase else { return };
         conclusion.proof = conclusion.proof.take().filter(|_| conclusion.decision == Decision::Abort);
         let before = state.transaction.memory_bytes();

@@ -296,12 +296,14 @@ impl Run {
         StoreError::RowsDamaged { location: self.path.display().to_string(), offset, reason: reason.to_owned() }
     }
 
-    /// Removes its file. Whoever still reads it, can.
+    /// Removes its file's name, and gives the file, to be shortened. Whoever still reads the run, can, for as long as nobody does that.
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn remove(&self) -> Result<(), StoreError> {
-        fs::remove_file(&self.path).map_err(failed("remove", &self.path))
+    pub fn unlink(&self) -> Result<File, StoreError> {
+        let file = OpenOptions::new().write(true).open(&self.path).map_err(failed("open", &self.path))?;
+        fs::remove_file(&self.path).map_err(failed("remove", &self.path))?;
+        Ok(file)
     }
 }
 
