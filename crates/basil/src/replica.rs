@@ -105,6 +105,8 @@ pub struct Replica<M: StorageBackend> {
     /// When to clean up, or to take the next step of it.
     checkpoint_at: Time,
     sweep: Option<Sweep>,
+    /// Up to when [`Replica::expire_readers`] has done its part.
+    expired_at: Time,
     /// While a checkpoint is under way: when to look after it.
     checkpoint_poll_at: Option<Time>,
     /// Up to where the running checkpoints are to reach, in nanoseconds.

@@ -630,6 +630,39 @@ fn the_journal_is_released_in_short_parts() {
     assert!(seconds < 7.5, "{seconds} seconds' worth of the journal were left");
 }
 
+/// Whoever reads other keys each time, and shows that it has committed, has their readers noted: for a window, and as long again as it takes to go around them.
+#[test]
+fn keys_that_were_only_read_leave_memory_with_their_readers() {
+    const TURN_MS: u64 = 100;
+    const KEYS: u64 = 50;
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { window_ms: 1_000, checkpoint_ms: 500, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let mut most = 0;
+    for turn in 0..200 {
+        let now_ms = NOW_MS + turn * TURN_MS;
+        for _ in 0..20 {
+            replica.step(Time(now_ms * 1_000_000), Input::Tick, &mut Outbox::default());
+        }
+        let key = |number: u64| Key::from(format!("{turn} {number}").as_str());
+        let reads = (0..KEYS).map(|number| Read { key: key(number), version: Timestamp::ZERO, dependency: None }).collect();
+        let write = Write { key: Key::from("written"), value: Some(Value::from("1")) };
+        let timestamp = Timestamp::new(now_ms * 1_000_000, ClientId(2));
+        let transaction = Transaction::new(members.cluster.id(), timestamp, reads, vec![write]).expect("small enough");
+        let certificate = Arc::new(committed(&members, &transaction));
+        let message = members
+            .stranger()
+            .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
+            .expect("it is signed");
+        replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
+        replica.persist().expect("memory does not fail");
+        most = most.max(replica.store().keys_in_memory());
+    }
+    let a_window = (1_000 / TURN_MS * KEYS) as usize;
+    assert!(most > a_window && most <= 4 * a_window, "{most} keys were in memory, and {a_window} are read in a window");
+}
+
 /// With little to do there is never enough for a checkpoint, but the journal grows by a segment with each look at it: its segments are bounded all the
 /// same.
 #[test]

@@ -55,6 +55,10 @@ const STEP_BYTES: usize = 512 << 10;
 /// So much of the disk is given back between two rests. A file of hundreds of megabytes that goes at once has everybody who syncs wait for a tenth of
 /// a second and more, where the disk is told of what it need not keep.
 const FREED_BYTES: u64 = 8 << 20;
+/// The longest rest between two of these steps: so 100 GiB take a quarter of an hour at most.
+const FREE_REST_MAX: Duration = Duration::from_millis(50);
+/// How soon is looked again for what could not be given back, as somebody read it.
+const FREE_AGAIN: Duration = Duration::from_secs(1);
 /// One merges what is new while the other may be at what is large.
 const MERGERS: usize = 2;
 /// How much of a run is read at once: when it is merged, and when rows are looked at.
@@ -219,7 +223,13 @@ impl Base {
         while !self.is_stopped.load(Ordering::Acquire) {
             let sizes: Vec<(u64, bool)> = state.runs.iter().map(|run| (run.bytes, state.busy.contains(&run.number))).collect();
             let Some(window) = choose(&sizes) else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                if replaced.is_empty() {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                } else {
+                    drop(self.changed.wait_timeout(state, FREE_AGAIN).unwrap_or_else(PoisonError::into_inner));
+                    self.free(&mut replaced);
+                    state = self.state();
+                }
                 continue;
             };
             let merged: Vec<Arc<Run>> = state.runs[window].to_vec();
@@ -230,30 +240,31 @@ impl Base {
             let mut told = self.state();
             numbers.iter().for_each(|number| _ = told.busy.remove(number));
             self.changed.notify_all(); // There may be room now, or there never will be.
-            drop(told);
-            let result = result.and_then(|()| self.free(&mut replaced));
-            state = self.state();
             if let Err(error) = result {
-                state.failure = Some(error.to_string());
-                self.changed.notify_all();
+                told.failure = Some(error.to_string());
                 return;
             }
+            drop(told);
+            self.free(&mut replaced);
+            state = self.state();
         }
     }
 
     /// Gives back what runs take of the disk that are in the list no more, step by step. Those that somebody still reads are left to the next time.
-    fn free(&self, replaced: &mut Vec<(Arc<Run>, File)>) -> Result<(), StoreError> {
+    fn free(&self, replaced: &mut Vec<(Arc<Run>, Option<File>)>) {
         let (read, unread) = replaced.drain(..).partition(|(run, _)| Arc::strong_count(run) > 1 && !broken(Mutant::ReadRunFreed));
         *replaced = read;
+        let mut begun = Instant::now();
         for (run, file) in unread {
             let mut left = run.bytes;
-            let mut begun = Instant::now();
-            while left > 0 && self.rest(&mut begun) {
-                left = left.saturating_sub(FREED_BYTES);
-                file.set_len(left).map_err(StoreError::io("free what was merged"))?;
+            // What cannot be shortened goes at once with its last handle.
+            while self.rest(&mut begun, FREE_REST_MAX) && left > FREED_BYTES {
+                left -= FREED_BYTES;
+                if file.as_ref().is_none_or(|file| file.set_len(left).is_err()) {
+                    break;
+                }
             }
         }
-        Ok(())
     }
 
     /// Writes a run of at most `rows_max` rows, unless `fill` gives `false`. Nothing is left of one that did not come to its end: a disk that
@@ -277,7 +288,7 @@ impl Base {
     }
 
     /// Makes one run of several, newest first, which are neighbours in the list. They are `replaced` then.
-    fn merge(&self, merged: Vec<Arc<Run>>, replaced: &mut Vec<(Arc<Run>, File)>) -> Result<(), StoreError> {
+    fn merge(&self, merged: Vec<Arc<Run>>, replaced: &mut Vec<(Arc<Run>, Option<File>)>) -> Result<(), StoreError> {
         let rows_max = merged.iter().map(|run| run.rows).sum();
         let whole = self.write_run(rows_max, |writer| {
             let mut merge = Merge::new(&merged, Direction::Ascending, MERGE_AHEAD);
@@ -289,7 +300,7 @@ impl Base {
                 merge.advance()?;
                 if bytes >= STEP_BYTES {
                     bytes = 0;
-                    if !self.rest(&mut begun) {
+                    if !self.rest(&mut begun, REST_AT_ONCE_MAX) {
                         return Ok(false);
                     }
                 }
@@ -306,17 +317,17 @@ impl Base {
         })?;
         // Should the process die here, the next one removes them.
         for run in merged {
-            let file = run.unlink()?;
+            let file = run.unlink(2 * FREED_BYTES)?;
             replaced.push((run, file));
         }
         Ok(())
     }
 
-    /// Rests after work that has begun at `begun`, by how many runs there are. Gives whether to go on.
-    fn rest(&self, begun: &mut Instant) -> bool {
+    /// Rests after work that has begun at `begun`, by how many runs there are, and for so long at most. Gives whether to go on.
+    fn rest(&self, begun: &mut Instant, at_most: Duration) -> bool {
         let state = self.state();
         let debt = (state.runs.len() as f64 / RUNS_FULL as f64).min(1.0);
-        let rest = begun.elapsed().mul_f64(REST_MAX * (1.0 - debt)).min(REST_AT_ONCE_MAX);
+        let rest = begun.elapsed().mul_f64(REST_MAX * (1.0 - debt)).min(at_most);
         let goes_on = |_: &mut State| !self.is_stopped.load(Ordering::Acquire);
         drop(self.changed.wait_timeout_while(state, rest, goes_on).unwrap_or_else(PoisonError::into_inner));
         *begun = Instant::now();
@@ -617,19 +628,32 @@ mod tests {
     #[test]
     fn what_was_merged_is_given_back_once_nobody_reads_it_any_more() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let base = many(directory.path(), 3, 5_000, 100);
+        let base = many(directory.path(), 3, 20, 1 << 20);
         let mut scan = base.rows(Direction::Ascending);
         let (runs, mut replaced) = (base.state().runs.to_vec(), Vec::new());
         base.merge(runs, &mut replaced).expect("the disk is whole");
         assert_eq!(file_names(directory.path()).expect("it is there").len(), 2, "the list and one run");
-        base.free(&mut replaced).expect("the disk is whole");
-        assert_eq!(from_there_on(&mut scan, (&[], None), Direction::Ascending).len(), 5_000);
-        let files: Vec<File> = replaced.iter().map(|(_, file)| file.try_clone().expect("it is open")).collect();
+        base.free(&mut replaced);
+        assert_eq!(from_there_on(&mut scan, (&[], None), Direction::Ascending).len(), 20);
+        let files: Vec<File> = replaced.iter().filter_map(|(_, file)| file.as_ref()?.try_clone().ok()).collect();
         let lengths = || files.iter().map(|file| file.metadata().expect("it is open").len()).collect::<Vec<_>>();
-        assert!(files.len() == 3 && lengths().iter().all(|length| *length > 500_000), "{:?}", lengths());
+        assert!(files.len() == 3 && lengths().iter().all(|length| *length > 20 << 20), "{:?}", lengths());
         drop(scan);
-        base.free(&mut replaced).expect("the disk is whole");
-        assert!(replaced.is_empty() && lengths() == [0; 3]);
+        base.free(&mut replaced);
+        assert!(replaced.is_empty() && lengths().iter().all(|length| *length <= FREED_BYTES), "{:?}", lengths());
+    }
+
+    #[test]
+    fn what_has_another_name_is_left_as_it_is() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = many(directory.path(), 2, 20, 1 << 20);
+        let kept = directory.path().join("kept");
+        fs::hard_link(directory.path().join(run::file_name(1)), &kept).expect("links can be made");
+        let bytes = fs::metadata(&kept).expect("it is there").len();
+        let (runs, mut replaced) = (base.state().runs.to_vec(), Vec::new());
+        base.merge(runs, &mut replaced).expect("the disk is whole");
+        base.free(&mut replaced);
+        assert!(replaced.is_empty() && fs::metadata(&kept).expect("it is there").len() == bytes);
     }
 
     #[test]

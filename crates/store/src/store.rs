@@ -380,10 +380,27 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.table.remove_if_empty(id);
     }
 
-    /// What is kept with keys of times below this counts no more. Nobody looks for it: whoever changes a `K` may let it go, and the `K`
-    /// [does](KeyMeta::expire) when the cache is full and looks for room.
+    /// What is kept with keys of times below this counts no more. It [goes](KeyMeta::expire) with [`Store::expire_some`], or when the cache looks for
+    /// room; whoever changes a `K` may let it go before.
     pub fn expire_meta_below(&mut self, below: Timestamp) {
         self.meta_expired_below = self.meta_expired_below.max(below);
+    }
+
+    /// How many keys are in memory.
+    #[must_use]
+    pub fn keys_in_memory(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The most that were there at once.
+    #[must_use]
+    pub fn keys_in_memory_max(&self) -> usize {
+        self.table.made()
+    }
+
+    /// Looks at so many entries, from where the last call has ended, and lets go what is kept with their keys and counts no more.
+    pub fn expire_some(&mut self, at_most: usize) {
+        self.table.expire_some(at_most, self.meta_expired_below);
     }
 
     /// What is kept with keys of times below this is let go by and by.
@@ -842,17 +859,30 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_let_go_for_room() {
-        let options = Options { cache_bytes_max: 0, ..Options::default() };
-        let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens").with_key_meta::<Times>();
-        assert!(store.replay().expect("it is new").is_none());
-        for number in 0..4 {
-            store.update_meta(&numbered(number), |times| times.0.extend([at(10), at(20 + 30 * (number % 2))]));
-        }
-        store.expire_meta_below(at(30));
-        store.expire_meta_below(at(3));
+    fn what_has_expired_is_let_go_step_by_step_or_for_room() {
         let kept = |store: &Store<Memory, Times>| [0, 1, 2, 3].map(|number| store.meta(&numbered(number)).map(|times| times.0.len()));
-        assert_eq!(kept(&store), [Some(2); 4], "nobody looks for it");
+        let expired = || {
+            let options = Options { cache_bytes_max: 0, ..Options::default() };
+            let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens").with_key_meta::<Times>();
+            assert!(store.replay().expect("it is new").is_none());
+            store.expire_some(9);
+            for number in 0..4 {
+                store.update_meta(&numbered(number), |times| times.0.extend([at(10), at(20 + 30 * (number % 2))]));
+            }
+            store.expire_meta_below(at(30));
+            store.expire_meta_below(at(3));
+            assert_eq!(kept(&store), [Some(2); 4], "nobody has looked");
+            store
+        };
+        let mut store = expired();
+        store.expire_some(2);
+        assert_eq!(kept(&store), [None, Some(1), Some(2), Some(2)]);
+        store.expire_some(100);
+        assert_eq!(kept(&store), [None, Some(1), None, Some(1)]);
+        store.expire_meta_below(at(60));
+        (0..3).for_each(|_| store.expire_some(3));
+        assert_eq!(kept(&store), [None; 4]);
+        let mut store = expired();
         (10..20).for_each(|number| store.commit(&numbered(number), Version { timestamp: at(60), value: Some(Value::from("v")) }));
         assert_eq!(kept(&store), [None, Some(1), None, Some(1)], "the clock hand has passed them all");
     }

@@ -100,11 +100,21 @@ pub(crate) struct Table<K> {
     free: Vec<EntryId>,
     /// The entry that CLOCK's hand points to.
     clock_hand: u32,
+    /// How far [`Table::expire_some`] has come.
+    expired_up_to: u32,
 }
 
 impl<K: KeyMeta> Default for Table<K> {
     fn default() -> Self {
-        Self { hasher: RandomState::default(), ids: Index::default(), chunks: Vec::new(), made: 0, free: Vec::new(), clock_hand: 0 }
+        Self {
+            hasher: RandomState::default(),
+            ids: Index::default(),
+            chunks: Vec::new(),
+            made: 0,
+            free: Vec::new(),
+            clock_hand: 0,
+            expired_up_to: 0,
+        }
     }
 }
 
@@ -198,14 +208,41 @@ impl<K: KeyMeta> Table<K> {
         }
     }
 
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.ids.len() == 0
+        self.len() == 0
     }
 
     /// Moves the clock hand to the next entry, in use or not; `None` when there is none.
     pub fn advance_clock_hand(&mut self) -> Option<EntryId> {
         self.clock_hand = (self.clock_hand + 1).checked_rem(self.made)?;
         Some(EntryId(self.clock_hand))
+    }
+
+    /// How many entries were ever used.
+    pub fn made(&self) -> usize {
+        self.made as usize
+    }
+
+    /// Has the metadata of the next so many entries let go what is of times below this, and frees those that are empty then.
+    pub fn expire_some(&mut self, at_most: usize, below: Timestamp) {
+        let mut left = at_most.min(self.made());
+        while left > 0 {
+            let first = self.expired_up_to.checked_rem(self.made).unwrap_or_default();
+            let end = first + (self.made - first).min(left.min(PREFETCH_STEP) as u32);
+            let with_meta = (first..end).map(EntryId).filter(|id| !self.entry(*id).meta.is_empty());
+            let with_meta: SmallVec<[EntryId; PREFETCH_STEP]> = with_meta.collect();
+            black_box(with_meta.iter().fold(0, |sum, id| sum ^ self.entry(*id).meta.touch()));
+            for id in with_meta {
+                self.entry_mut(id).meta.expire(below);
+                self.remove_if_empty(id);
+            }
+            left -= (end - first) as usize;
+            self.expired_up_to = end;
+        }
     }
 
     fn hash(&self, key: &[u8]) -> u32 {

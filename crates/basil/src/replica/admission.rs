@@ -31,7 +31,9 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn watermark(&self, now: Time) -> u64 {
         let by_clock = now.0.saturating_sub(self.options.window_ms * 1_000_000);
         let low_watermark = if broken(Mutant::LowWatermarkIgnored) { 0 } else { self.table.low_watermark() };
-        by_clock.max(self.table.store.watermark().time.saturating_add(1)).max(low_watermark)
+        // Of what was forgotten, no reader counts any more.
+        let forgotten = self.table.store.meta_expired_below().time;
+        by_clock.max(self.table.store.watermark().time.saturating_add(1)).max(low_watermark).max(forgotten)
     }
 
     /// No transaction below is voted on at its author's word alone, in nanoseconds.

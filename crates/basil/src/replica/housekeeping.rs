@@ -29,6 +29,8 @@ const SEGMENTS_MAX: usize = 16;
 const FORGET_PAUSE_MS: u64 = 2;
 /// A step looks at this many transactions at least, which takes a tenth of a millisecond.
 const FORGET_STEP_MIN: u64 = 32;
+/// At so many keys in memory a step looks at most for readers that count no more.
+const EXPIRE_STEP_MAX: u64 = 4_096;
 
 /// Old transactions are being forgotten step by step.
 #[derive(Clone, Copy, Debug)]
@@ -92,13 +94,29 @@ impl<M: StorageBackend> Replica<M> {
         let step = (self.table.tracked() as u64).saturating_mul(waited_ms) / every_ms;
         let step = usize::try_from(step.max(FORGET_STEP_MIN)).unwrap_or(usize::MAX);
         let watermark = Timestamp::above_all_before(self.watermark(now));
-        if now < began.after_ms(every_ms) && self.table.forget_some(watermark, step) {
+        let is_left = [self.expire_readers(now), self.table.forget_some(watermark, step)].contains(&true);
+        if now < began.after_ms(every_ms) && is_left {
             self.sweep = Some(Sweep { began, last: now });
             self.checkpoint_at = now.after_ms(FORGET_PAUSE_MS);
             return Ok(());
         }
         self.sweep = None;
         self.checkpoint(now)
+    }
+
+    /// Takes a step around all keys in memory, once in a window, to let go of readers of transactions that are forgotten. Gives whether it has fallen
+    /// behind.
+    fn expire_readers(&mut self, now: Time) -> bool {
+        let (all, window_ns) = (self.table.store.keys_in_memory_max() as u128, u128::from(self.options.window_ms.max(1)) * 1_000_000);
+        let due = all * u128::from(now.0.saturating_sub(self.expired_at.0)) / window_ns;
+        let step = due.min(EXPIRE_STEP_MAX.into());
+        if due > all || now < self.expired_at {
+            self.expired_at = now; // It has not looked for a window, or the clock was set back.
+        } else if due > 0 {
+            self.expired_at.0 += u64::try_from(window_ns * step / all).unwrap_or_default();
+        }
+        self.table.store.expire_some(usize::try_from(step).unwrap_or_default());
+        due > step
     }
 
     /// Forgets what is still left of the decided transactions below the watermark, releases segments, first writing the undecided ones there

@@ -108,6 +108,7 @@ impl<M: StorageBackend> Replica<M> {
             unauthored: VecDeque::new(),
             checkpoint_at,
             sweep: None,
+            expired_at: now,
             checkpoint_poll_at: None,
             checkpoint_wanted: 0,
             checkpoint_all: false,

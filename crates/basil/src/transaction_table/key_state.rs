@@ -12,7 +12,7 @@ pub(crate) struct KeyState {
     /// Prepared, undecided writers.
     pub(super) writers: TimestampIndex<()>,
     /// Prepared and committed readers, each with the version it read. Those that are so old that nothing below them is judged any more are let go
-    /// when somebody reads the key next, so that nobody has to look for them.
+    /// when somebody reads the key next, or within a window ([`Store::expire_some`](store::Store::expire_some)), so that nobody has to look them up.
     pub(super) readers: TimestampIndex<Timestamp>,
 }
 

@@ -13,7 +13,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -296,14 +296,16 @@ impl Run {
         StoreError::RowsDamaged { location: self.path.display().to_string(), offset, reason: reason.to_owned() }
     }
 
-    /// Removes its file's name, and gives the file, to be shortened. Whoever still reads the run, can, for as long as nobody does that.
+    /// Removes its file's name. Whoever still reads the run, can. If it is longer than `short`, gives the file, to be shortened once nobody reads it: not if that
+    /// cannot be had, or the file has another name.
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn unlink(&self) -> Result<File, StoreError> {
-        let file = OpenOptions::new().write(true).open(&self.path).map_err(failed("open", &self.path))?;
+    pub fn unlink(&self, short: u64) -> Result<Option<File>, StoreError> {
+        let file = (self.bytes > short).then(|| OpenOptions::new().write(true).open(&self.path));
         fs::remove_file(&self.path).map_err(failed("remove", &self.path))?;
-        Ok(file)
+        let is_ours = |file: &File| file.metadata().is_ok_and(|file| file.nlink() == 0);
+        Ok(file.and_then(Result::ok).filter(is_ours))
     }
 }
 
