@@ -38,6 +38,13 @@ fn committed(members: &Members, transaction: &Transaction) -> Certificate {
     committed_on(members, &[SHARD], transaction)
 }
 
+/// `transaction`, with the proof that it committed, as somebody shows it.
+fn shown_committed(members: &Members, transaction: Transaction) -> Verified<Message> {
+    let certificate = Arc::new(committed(members, &transaction));
+    let writeback = Message::Writeback { transaction: Some(transaction), certificate, relay: false };
+    members.stranger().verify(writeback).expect("it is signed")
+}
+
 /// What `shards` have to say for it that `transaction` committed.
 fn committed_on(members: &Members, shards: &[ShardId], transaction: &Transaction) -> Certificate {
     let id = transaction.id();
@@ -576,11 +583,7 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
             let timestamp = Timestamp::new(now_ms * 1_000_000 + number, ClientId(2));
             let write = Write { key: Key::from(number.to_string().as_str()), value: Some(Value::from("1")) };
             let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
-            let certificate = Arc::new(committed(&members, &transaction));
-            let message = members
-                .stranger()
-                .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
-                .expect("it is signed");
+            let message = shown_committed(&members, transaction);
             replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
         }
         most_known = most_known.max(replica.load().0);
@@ -614,11 +617,7 @@ fn the_journal_is_released_in_short_parts() {
             let timestamp = Timestamp::new(now_ms * 1_000_000 + number, ClientId(2));
             let write = Write { key: Key::from(number.to_string().as_str()), value: Some(value.clone()) };
             let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
-            let certificate = Arc::new(committed(&members, &transaction));
-            let message = members
-                .stranger()
-                .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
-                .expect("it is signed");
+            let message = shown_committed(&members, transaction);
             replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
         }
         replica.persist().expect("memory does not fail");
@@ -650,11 +649,7 @@ fn keys_that_were_only_read_leave_memory_with_their_readers() {
         let write = Write { key: Key::from("written"), value: Some(Value::from("1")) };
         let timestamp = Timestamp::new(now_ms * 1_000_000, ClientId(2));
         let transaction = Transaction::new(members.cluster.id(), timestamp, reads, vec![write]).expect("small enough");
-        let certificate = Arc::new(committed(&members, &transaction));
-        let message = members
-            .stranger()
-            .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
-            .expect("it is signed");
+        let message = shown_committed(&members, transaction);
         replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
         replica.persist().expect("memory does not fail");
         most = most.max(replica.store().keys_in_memory());
@@ -687,11 +682,7 @@ fn a_replica_with_little_to_do_keeps_few_segments() {
             let timestamp = Timestamp::new(now_ms * 1_000_000 + number, ClientId(2));
             let write = Write { key: Key::from(number.to_string().as_str()), value: Some(value.clone()) };
             let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
-            let certificate = Arc::new(committed(&members, &transaction));
-            let message = members
-                .stranger()
-                .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
-                .expect("it is signed");
+            let message = shown_committed(&members, transaction);
             replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
         }
         replica.persist().expect("memory does not fail");
