@@ -270,7 +270,7 @@ impl Client {
         connection.may_write(writes.into_iter().map(Operation::key))?;
         let place = connection.begin(since.unwrap_or_else(Instant::now)).await?;
         let timestamp = connection.next_timestamp();
-        match connection.ask_in(place, Vec::new(), Request::Submit { timestamp, operations }).await? {
+        match connection.ask_in(place, None, Request::Submit { timestamp, operations }).await? {
             Some(Ok(Response::Done { values, commit })) => Ok((values, commit)),
             Some(Ok(_)) | None => Err(connection.error(Refusal::OutcomeUnknown)),
             Some(Err(refusal)) => Err(connection.error(refusal)),

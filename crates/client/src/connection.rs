@@ -307,18 +307,19 @@ impl Connection {
         &self.turns
     }
 
-    /// [`Connection::ask`], in a place that it has and gives back. Its turns end as soon as the request is on its way: what others ask
-    /// from then on comes after it.
+    /// [`Connection::ask`], in a place that it has and gives back. Others have their turns at what it has read as soon as the request is on its
+    /// way: what they ask from then on comes after it.
     ///
     /// # Errors
     /// Those of [`Connection::ask`].
-    pub async fn ask_in(&self, slot: Slot, turns: Vec<Turn>, request: Request) -> Result<Option<Outcome>, Error> {
+    pub async fn ask_in(&self, slot: Slot, mut turn: Option<Turn>, request: Request) -> Result<Option<Outcome>, Error> {
         let kind = match &request {
             Request::Read { mode: ReadMode::Interactive | ReadMode::ReadOnly, keys, .. } => Kind::read(keys.len(), 0),
             Request::Commit(_) | Request::Submit { .. } => Kind::Commit,
             Request::Read { .. } | Request::Scan { .. } | Request::Private(_) => Kind::Other,
         };
-        let outcome = self.ask_then(request, || drop(turns)).await?;
+        let outcome = self.ask_then(request, || turn.iter_mut().for_each(Turn::asked)).await?;
+        drop(turn);
         match &outcome {
             Some(Err(engine::Refusal::Overloaded { .. })) => slot.refused(),
             Some(Ok(Response::Found(found))) if kind != Kind::Other => slot.answered(Kind::read(found.found.len(), found.value_bytes())),

@@ -1,10 +1,10 @@
 //! An interactive transaction: reads go to the cluster, writes wait for the commit.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use engine::{Commit, CommitRequest, Evidence, Operation, ReadMode, Refusal, Request, Response, Work};
+use engine::{Commit, CommitRequest, Evidence, Found, Operation, ReadMode, Refusal, Request, Response, Work};
 use types::{Direction, Key, KeyRange, Timestamp, Value};
 
 use crate::admission::Slot;
@@ -24,8 +24,6 @@ pub struct Transaction {
     mode: ReadMode,
     /// Since when somebody wants it done, where it was refused before as there was too much to do.
     wanted_since: Option<Instant>,
-    /// Taken with the first read, or at the commit: the later, the less was acknowledged after it.
-    timestamp: Arc<OnceLock<Timestamp>>,
     /// `None` once committed or abandoned.
     progress: Arc<Mutex<Option<Progress>>>,
 }
@@ -33,8 +31,12 @@ pub struct Transaction {
 /// What a transaction has read and means to write.
 #[derive(Debug, Default)]
 struct Progress {
+    /// Taken with the first read, or at the commit: the later, the less was acknowledged after it.
+    timestamp: Option<Timestamp>,
     /// It has asked for something.
     has_begun: bool,
+    /// How many reads have no answer yet, or will never have one.
+    reading: usize,
     /// What is known of the keys that were read. The first read of a key counts; a later one cannot see another value.
     known: BTreeMap<Key, Option<Value>>,
     /// The engine's evidence for that, in the order in which reads returned.
@@ -42,8 +44,10 @@ struct Progress {
     /// Some of that is of ranges.
     has_scanned: bool,
     writes: BTreeMap<Key, Option<Value>>,
-    /// Its turns at the keys that it read, until it commits.
-    turns: Vec<Turn>,
+    /// It has taken or awaits its turn at the keys that it read first.
+    takes_turns: bool,
+    /// Its turn at the keys that it has read.
+    turn: Option<Turn>,
 }
 
 impl Progress {
@@ -51,18 +55,23 @@ impl Progress {
     fn known(&self, key: &Key) -> Option<&Option<Value>> {
         self.writes.get(key).or_else(|| self.known.get(key))
     }
+
+    /// As of when it has read, and how many answers.
+    fn as_of(&self) -> (Option<Timestamp>, usize) {
+        (self.timestamp, self.evidence.len())
+    }
+
+    fn take_in(&mut self, Found { found, evidence }: Found) {
+        for (key, value) in found {
+            self.known.entry(key).or_insert(value);
+        }
+        self.evidence.push(evidence);
+    }
 }
 
 impl Transaction {
     pub(crate) fn begin(connection: Arc<Connection>, pool: Option<Pool>) -> Self {
-        Self {
-            connection,
-            pool,
-            mode: ReadMode::default(),
-            wanted_since: None,
-            timestamp: Arc::default(),
-            progress: Arc::new(Mutex::new(Some(Progress::default()))),
-        }
+        Self { connection, pool, mode: ReadMode::default(), wanted_since: None, progress: Arc::new(Mutex::new(Some(Progress::default()))) }
     }
 
     /// The same, which somebody wants done since then, if it was refused before ([`crate::admission`]).
@@ -77,7 +86,8 @@ impl Transaction {
 
     /// The same, which reads what there was before `timestamp`, in such a way.
     pub(crate) fn reading_as_of(self, (timestamp, mode): (Timestamp, ReadMode)) -> Self {
-        Self { mode, timestamp: Arc::new(OnceLock::from(timestamp)), ..self }
+        self.progress().iter_mut().for_each(|progress| progress.timestamp = Some(timestamp));
+        Self { mode, ..self }
     }
 
     /// The value of `key`, or `None` when it has none.
@@ -89,7 +99,8 @@ impl Transaction {
         Ok(values.pop().flatten())
     }
 
-    /// The values of `keys`, in their order, asked for in one round trip.
+    /// The values of `keys`, in their order, asked for in one round trip: in two, where it had to wait for other transactions of this process and read
+    /// again what it had read before.
     ///
     /// # Errors
     /// Any [`Error`]; a conflict shows at the commit, not here.
@@ -104,10 +115,12 @@ impl Transaction {
         };
         if !missing.is_empty() {
             self.connection.may_read(missing.iter())?;
-            self.take_turns(&missing).await?;
-            let slot = self.next_slot().await?;
-            let (timestamp, mode) = (self.take_timestamp(), self.mode);
-            self.read(slot, Request::Read { timestamp, keys: missing, mode }).await?;
+            if !self.read_anew(&missing).await? {
+                let slot = self.next_slot().await?;
+                let (timestamp, mode) = (self.begin_read()?, self.mode);
+                let found = self.ask(slot, Request::Read { timestamp, keys: missing, mode }).await?;
+                self.take_in(found, false)?;
+            }
         }
         let guard = self.progress();
         let progress = guard.as_ref().ok_or_else(ended)?;
@@ -143,9 +156,11 @@ impl Transaction {
             progress.writes.range(low..high).filter(|(_, value)| value.is_none()).count()
         };
         let slot = self.next_slot().await?;
-        let (timestamp, mode, asked) = (self.take_timestamp(), self.mode, limit.saturating_add(deleted));
+        let (timestamp, mode, asked) = (self.begin_read()?, self.mode, limit.saturating_add(deleted));
         let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), direction, limit: asked, mode };
-        let found = self.read(slot, request).await?;
+        let answer = self.ask(slot, request).await?;
+        let found: Vec<Key> = answer.found.iter().map(|(key, _)| key.clone()).collect();
+        self.take_in(answer, true)?;
         let guard = self.progress();
         let progress = guard.as_ref().ok_or_else(ended)?;
         // Of what lies behind the last key found, nothing is known.
@@ -158,16 +173,49 @@ impl Transaction {
         Ok(entries.take(limit).collect())
     }
 
-    /// Its turns at `keys`, which it is about to read and may write ([`crate::turns`]). In a pool transactions take turns otherwise.
-    async fn take_turns(&self, keys: &[Key]) -> Result<(), Error> {
+    /// Waits for its turn before it reads `missing` ([`crate::turns`]). If it has a timestamp already, those that it waits for mostly write with later
+    /// ones. So it takes another then, and reads all that it has read again, with these keys. Gives whether it has done so and found the same as
+    /// before: if not, these keys are still to be read, at the timestamp that it has. In a pool transactions take turns otherwise.
+    async fn read_anew(&self, missing: &[Key]) -> Result<bool, Error> {
         if self.mode.is_read_only() || self.pool.is_some() {
-            return Ok(());
+            return Ok(false);
         }
-        let has_begun = self.progress().as_ref().ok_or_else(ended)?.has_begun;
-        let turns = self.connection.turns();
-        let taken = if has_begun { turns.take_at_once(keys) } else { turns.take(keys).await };
-        self.progress().as_mut().ok_or_else(ended)?.turns.extend(taken);
-        Ok(())
+        let (known, before, has_begun) = {
+            let mut guard = self.progress();
+            let progress = guard.as_mut().ok_or_else(ended)?;
+            if progress.has_begun || progress.takes_turns {
+                // There is none while another read waits for it.
+                let Some(turn) = &mut progress.turn else { return Ok(false) };
+                if progress.has_scanned || progress.reading > 0 || !turn.should_wait(missing) {
+                    turn.add(missing);
+                    return Ok(false);
+                }
+            }
+            progress.takes_turns = true;
+            progress.turn = None;
+            (progress.known.clone(), progress.as_of(), progress.has_begun)
+        };
+        let keys: Vec<Key> = known.keys().chain(missing).cloned().collect();
+        let turn = self.connection.turns().take(&keys).await;
+        self.progress().as_mut().ok_or_else(ended)?.turn = turn;
+        if !has_begun {
+            return Ok(false);
+        }
+        let (slot, timestamp) = (self.next_slot().await?, self.connection.next_timestamp());
+        // It can be too much for one answer.
+        let Ok(again) = self.ask(slot, Request::Read { timestamp, keys, mode: self.mode }).await else { return Ok(false) };
+        let found_again = |(key, value)| again.found.iter().any(|(other, now)| (other, now) == (key, value));
+        let is_same = known.iter().all(found_again);
+        let mut guard = self.progress();
+        let progress = guard.as_mut().ok_or_else(ended)?;
+        // What it has read meanwhile is as of another timestamp.
+        if !is_same || progress.reading > 0 || progress.as_of() != before {
+            return Ok(false);
+        }
+        progress.timestamp = Some(timestamp);
+        progress.evidence.clear();
+        progress.take_in(again);
+        Ok(true)
     }
 
     /// A slot for its first request.
@@ -186,23 +234,31 @@ impl Transaction {
         Ok(slot)
     }
 
-    /// Asks for a read and takes in what it finds; gives the keys it found something for, in the order of the answer.
-    async fn read(&self, slot: Slot, request: Request) -> Result<Vec<Key>, Error> {
-        let is_scan = matches!(request, Request::Scan { .. });
-        let found = match self.connection.ask_in(slot, Vec::new(), request).await? {
-            Some(Ok(Response::Found(found))) => found,
-            Some(Err(refusal)) => return Err(self.connection.error(refusal)),
-            Some(Ok(_)) | None => return Err(Error::Closed),
-        };
+    /// Asks for a read.
+    async fn ask(&self, slot: Slot, request: Request) -> Result<Found, Error> {
+        match self.connection.ask_in(slot, None, request).await? {
+            Some(Ok(Response::Found(found))) => Ok(found),
+            Some(Err(refusal)) => Err(self.connection.error(refusal)),
+            Some(Ok(_)) | None => Err(Error::Closed),
+        }
+    }
+
+    /// Its timestamp, for a read.
+    fn begin_read(&self) -> Result<Timestamp, Error> {
         let mut guard = self.progress();
         let progress = guard.as_mut().ok_or_else(ended)?;
-        let keys = if is_scan { found.found.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
-        for (key, value) in found.found {
-            progress.known.entry(key).or_insert(value);
-        }
-        progress.evidence.push(found.evidence);
+        progress.reading += 1;
+        Ok(*progress.timestamp.get_or_insert_with(|| self.connection.next_timestamp()))
+    }
+
+    /// Takes in what a read has found.
+    fn take_in(&self, found: Found, is_scan: bool) -> Result<(), Error> {
+        let mut guard = self.progress();
+        let progress = guard.as_mut().ok_or_else(ended)?;
+        progress.reading -= 1;
         progress.has_scanned |= is_scan;
-        Ok(keys)
+        progress.take_in(found);
+        Ok(())
     }
 
     /// Writes `value` to `key` when the transaction commits. Once it has ended, by its commit or by [`Transaction::abandon`], this does nothing, and
@@ -224,14 +280,10 @@ impl Transaction {
     }
 
     /// The transaction's timestamp, which is its place in the serial order on an engine that orders by timestamps; `None` before its first
-    /// read, and once it has ended.
+    /// read, and once it has ended. A further read may take a later one.
     #[must_use]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        self.progress().as_ref().and_then(|_| self.timestamp.get().copied())
-    }
-
-    fn take_timestamp(&self) -> Timestamp {
-        *self.timestamp.get_or_init(|| self.connection.next_timestamp())
+        self.progress().as_ref().and_then(|progress| progress.timestamp)
     }
 
     /// Commits. When it returns `Ok`, all of the transaction took place, and lasts.
@@ -247,8 +299,9 @@ impl Transaction {
     }
 
     async fn commit_untimed(&self) -> Result<Commit, Error> {
-        let Progress { has_begun, known, evidence: reads, has_scanned, writes, mut turns, .. } =
+        let Progress { timestamp, has_begun, known, evidence: reads, has_scanned, writes, mut turn, .. } =
             self.progress().take().ok_or_else(ended)?;
+        let timestamp = || timestamp.unwrap_or_else(|| self.connection.next_timestamp());
         if self.mode.is_read_only() && !writes.is_empty() {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
@@ -259,17 +312,16 @@ impl Transaction {
         // The rows of a range are not counted one by one.
         let read = if has_scanned { reads.len() } else { known.len() };
         self.connection.within_limits(read + writes.len(), bytes.sum())?;
-        turns.iter_mut().for_each(|turn| turn.commits(writes.contains_key(turn.key())));
+        turn.iter_mut().for_each(|turn| turn.writes(|key| writes.contains_key(key)));
         let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
         // What only reads has mostly committed by now, and is cheap alone. What has read ranges goes alone, too: nobody could join it with
         // others that write there.
         if let Some(pool) = self.pool.as_ref().filter(|_| !writes.is_empty() && !has_scanned) {
-            let timestamp = self.take_timestamp();
-            return pool.commit(Work::Interactive { timestamp, reads, writes }).await;
+            return pool.commit(Work::Interactive { timestamp: timestamp(), reads, writes }).await;
         }
         let slot = if has_begun { self.connection.goes_on() } else { self.begin_here().await? };
-        let timestamp = self.take_timestamp();
-        match self.connection.ask_in(slot, turns, Request::Commit(CommitRequest { timestamp, reads, writes })).await? {
+        let request = Request::Commit(CommitRequest { timestamp: timestamp(), reads, writes });
+        match self.connection.ask_in(slot, turn, request).await? {
             Some(Ok(Response::Committed(commit))) => Ok(commit),
             Some(Err(refusal)) => Err(self.connection.error(refusal)),
             Some(Ok(_)) | None => Err(self.connection.error(Refusal::OutcomeUnknown)),

@@ -18,7 +18,7 @@ use runtime::{Identity, Limits, Metrics, Node, NodeOptions, RunOn, make_certific
 use tokio::time::timeout;
 use toy::fixture::{CLUSTER, client_secret, replica, replica_secret};
 use toy::{Doubler, MILESTONE_ANSWERS, Message, PROFILE, Session};
-use types::{ClientId, Cluster, Key, Party, Permission, Placement, ReplicaId, TransactionId, Value};
+use types::{ClientId, Cluster, Key, Party, Permission, Placement, ReplicaId, Timestamp, TransactionId, Value};
 
 /// How long anything may take before a test fails: far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -252,6 +252,173 @@ impl engine::Session for Optimist {
         // A digit for each, so that six are told apart.
         out.gauge("connected", "With whom it is connected", self.connected.iter().map(|replica| 10_u64.pow(replica.index.into())).sum());
     }
+}
+
+/// The session of an engine that keeps versions and orders by timestamps, on its own: a write is refused once a later transaction has read past it.
+/// It refuses evidence of another timestamp than the commit's, as replicas would.
+#[derive(Default)]
+struct Ledger {
+    versions: BTreeMap<Key, BTreeMap<Timestamp, Option<Value>>>,
+    /// The latest timestamp at which each key was read.
+    read: BTreeMap<Key, Timestamp>,
+}
+
+/// The timestamp of a read, and whose version it found of each key.
+struct Seen(Timestamp, BTreeMap<Key, Timestamp>);
+
+impl Ledger {
+    fn newest(&self, key: &Key, before: Timestamp) -> (Timestamp, Option<Value>) {
+        let newest = self.versions.get(key).and_then(|versions| versions.range(..before).next_back());
+        newest.map_or((Timestamp::ZERO, None), |(timestamp, value)| (*timestamp, value.clone()))
+    }
+
+    fn commit(&mut self, CommitRequest { timestamp, reads, writes }: CommitRequest) -> Result<Response, Refusal> {
+        for evidence in reads {
+            let Seen(as_of, seen) = evidence.take::<Seen>().expect("this session made it");
+            assert_eq!(as_of, timestamp, "what was read as of one timestamp is committed at another");
+            if seen.iter().any(|(key, version)| self.newest(key, timestamp).0 != *version) {
+                return Err(Refusal::Conflict);
+            }
+        }
+        if writes.iter().any(|(key, _)| self.read.get(key).is_some_and(|read| *read > timestamp)) {
+            return Err(Refusal::Conflict);
+        }
+        for (key, value) in writes {
+            self.versions.entry(key).or_default().insert(timestamp, value);
+        }
+        let id = TransactionId([0; 32]);
+        Ok(Response::Committed(Commit { id, timestamp, place: 0, path: CommitPath::Fast, receipt: None }))
+    }
+}
+
+impl Machine for Ledger {
+    type Command = Ask;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Unsigned = Infallible;
+    type Event = Tell;
+
+    fn step(&mut self, _: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        let Input::Command(Ask { operation, request }) = input else { return };
+        let outcome = match request {
+            Request::Read { timestamp, keys, .. } => {
+                let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
+                for key in keys {
+                    let (version, value) = self.newest(&key, timestamp);
+                    let read = self.read.entry(key.clone()).or_insert(timestamp);
+                    *read = timestamp.max(*read);
+                    seen.insert(key.clone(), version);
+                    found.push((key, value));
+                }
+                Ok(Response::Found(Found { found, evidence: Evidence::new(Seen(timestamp, seen)) }))
+            }
+            Request::Commit(request) => self.commit(request),
+            other => Err(Refusal::Unsupported(other.capability())),
+        };
+        outbox.emit(Tell::Response { operation, outcome });
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+}
+
+impl Durable for Ledger {
+    type Failure = Infallible;
+
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl engine::Session for Ledger {
+    fn profile(&self) -> &'static Profile {
+        &OPTIMIST
+    }
+
+    fn statistics(&self, _: &mut Statistics) {}
+}
+
+/// A client at whose keys `hot` and `warm` others have met that wrote them.
+async fn with_a_hot_key() -> (Client, Vec<Node<Doubler, Message>>) {
+    let nodes = six().await;
+    let client = connect_to(&addresses(&nodes), Ledger::default()).await.expect("all six serve");
+    let both = [client.begin(), client.begin()];
+    for txn in &both {
+        txn.get_many(&["hot", "warm"].map(Key::from)).await.expect("it is answered");
+        ["hot", "warm"].into_iter().for_each(|key| txn.put(key, "0"));
+    }
+    let [first, second] = &both;
+    assert!(first.commit().await.is_err_and(|error| matches!(error, Error::Conflict)), "the second has read past it");
+    second.commit().await.expect("nobody has read past it");
+    (client, nodes)
+}
+
+#[tokio::test]
+async fn a_later_read_of_a_contended_key_waits_for_who_came_before_and_sees_what_it_wrote() {
+    let (client, _nodes) = with_a_hot_key().await;
+    let (late, early) = (client.begin(), client.begin());
+    assert_eq!(late.get("cold").await.expect("it is answered"), None);
+    let begun = late.timestamp();
+    early.get("hot").await.expect("it is answered");
+    early.put("hot", "1");
+    let (seen, committed) =
+        timeout(PATIENCE, async { tokio::join!(late.get("hot"), early.commit()) }).await.expect("nobody waits for long");
+    committed.expect("nobody has read past it");
+    assert_eq!(seen.expect("it is answered"), value(1));
+    assert!(late.timestamp() > begun, "it comes after what it has seen");
+    late.put("hot", "2");
+    late.put("cold", "2");
+    late.commit().await.expect("all that it has read is as of its timestamp");
+}
+
+#[tokio::test]
+async fn what_has_changed_before_a_later_read_of_a_contended_key_conflicts() {
+    let (client, _nodes) = with_a_hot_key().await;
+    let (late, early) = (client.begin(), client.begin());
+    assert_eq!(late.get("cold").await.expect("it is answered"), None);
+    let begun = late.timestamp();
+    early.get("hot").await.expect("it is answered");
+    early.put("hot", "1");
+    early.put("cold", "1");
+    let (seen, committed) =
+        timeout(PATIENCE, async { tokio::join!(late.get("hot"), early.commit()) }).await.expect("nobody waits for long");
+    committed.expect("nobody has read past it");
+    assert_eq!((seen.expect("it is answered"), late.get("cold").await.expect("it is known")), (value(0), None));
+    assert_eq!(late.timestamp(), begun, "it goes on where it was");
+    late.put("hot", "2");
+    assert!(late.commit().await.is_err_and(|error| matches!(error, Error::Conflict)));
+}
+
+#[tokio::test]
+async fn reads_at_the_same_time_are_of_one_timestamp_and_all_are_checked() {
+    let (client, _nodes) = with_a_hot_key().await;
+    let number =
+        |value: Option<Value>| String::from_utf8_lossy(value.expect("it was written").as_bytes()).parse::<u64>().expect("a number");
+    let mut commits = 0;
+    for round in 0..200_u32 {
+        let (late, early) = (client.begin(), client.begin());
+        late.get("cold").await.expect("it is answered");
+        let mut seen = early.get_many(&["hot", "warm"].map(Key::from)).await.expect("it is answered").into_iter();
+        early.put("hot", (number(seen.next().flatten()) + 1).to_string().as_str());
+        early.put("warm", round.to_string().as_str());
+        // Asked while the first waits, or while it reads again, or after that.
+        let second = async {
+            for _ in 0..round / 2 {
+                tokio::task::yield_now().await;
+            }
+            late.get(if round % 2 == 0 { "warm" } else { "other" }).await
+        };
+        let all = async { tokio::join!(late.get("hot"), second, early.commit()) };
+        let (first, second, committed) = timeout(PATIENCE, all).await.expect("nobody waits for long");
+        committed.expect("nobody has read past it");
+        second.expect("it is answered");
+        late.put("hot", (number(first.expect("it is answered")) + 1).to_string().as_str());
+        // It conflicts if it has read as of its first timestamp. The session looks at the evidence.
+        commits += 1 + u64::from(timeout(PATIENCE, late.commit()).await.expect("the session runs").is_ok());
+    }
+    assert_eq!(number(client.begin().get("hot").await.expect("it is answered")), commits, "none was lost");
+    assert!(commits > 200, "some have read again");
 }
 
 #[tokio::test]

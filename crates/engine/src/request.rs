@@ -18,7 +18,7 @@ pub struct Ask {
 /// What may be asked.
 ///
 /// A `timestamp` is drawn by the client when a transaction begins, above all that it drew before, unless it reads [as
-/// of](ReadMode::is_as_of) a time of the application's choice. An engine that orders transactions by timestamps runs the transaction there;
+/// of](ReadMode::is_as_of) a time of the application's choice. A transaction that reads all again takes another. An engine that orders transactions by timestamps runs the transaction there;
 /// for any other it is only a name.
 #[derive(Debug)]
 pub enum Request {
