@@ -1,10 +1,10 @@
 //! An interactive transaction: reads go to the cluster, writes wait for the commit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use engine::{Commit, CommitRequest, Evidence, Found, Operation, ReadMode, Refusal, Request, Response, Work};
+use engine::{Advice, Commit, CommitRequest, Evidence, Found, Operation, ReadMode, Refusal, Request, Response, Work};
 use types::{Direction, Key, KeyRange, Timestamp, Value};
 
 use crate::admission::Slot;
@@ -44,8 +44,8 @@ struct Progress {
     /// Some of that is of ranges.
     has_scanned: bool,
     writes: BTreeMap<Key, Option<Value>>,
-    /// It has taken or awaits its turn at the keys that it read first.
-    takes_turns: bool,
+    /// A read waits for its turn.
+    waits: bool,
     /// Its turn at the keys that it has read.
     turn: Option<Turn>,
 }
@@ -54,6 +54,11 @@ impl Progress {
     /// What the transaction itself knows of `key`: its own write, else what it read before; `None` when it has to ask.
     fn known(&self, key: &Key) -> Option<&Option<Value>> {
         self.writes.get(key).or_else(|| self.known.get(key))
+    }
+
+    /// Whether all that it has read can be read again: single keys, and there is nothing under way.
+    fn may_read_anew(&self) -> bool {
+        !self.has_scanned && self.reading == 0
     }
 
     /// As of when it has read, and how many answers.
@@ -99,8 +104,8 @@ impl Transaction {
         Ok(values.pop().flatten())
     }
 
-    /// The values of `keys`, in their order, asked for in one round trip: in two, where it had to wait for other transactions of this process and read
-    /// again what it had read before.
+    /// The values of `keys`, in their order, asked for in one round trip; in two, where it has waited for other transactions of this process, and
+    /// what it had read before had changed meanwhile.
     ///
     /// # Errors
     /// Any [`Error`]; a conflict shows at the commit, not here.
@@ -180,36 +185,50 @@ impl Transaction {
         if self.mode.is_read_only() || self.pool.is_some() {
             return Ok(false);
         }
-        let (known, before, has_begun) = {
+        let turns = self.connection.turns();
+        let wanted: Vec<Key> = {
             let mut guard = self.progress();
             let progress = guard.as_mut().ok_or_else(ended)?;
-            if progress.has_begun || progress.takes_turns {
-                // There is none while another read waits for it.
-                let Some(turn) = &mut progress.turn else { return Ok(false) };
-                if progress.has_scanned || progress.reading > 0 || !turn.should_wait(missing) {
+            if progress.has_begun || progress.waits {
+                let may_wait = progress.may_read_anew() && !progress.waits;
+                let turn = progress.turn.get_or_insert_with(|| turns.none());
+                if !may_wait || !turn.should_wait(missing) {
                     turn.add(missing);
                     return Ok(false);
                 }
             }
-            progress.takes_turns = true;
-            progress.turn = None;
-            (progress.known.clone(), progress.as_of(), progress.has_begun)
+            (progress.waits, progress.turn) = (true, None);
+            progress.known.keys().chain(missing).cloned().collect()
         };
-        let keys: Vec<Key> = known.keys().chain(missing).cloned().collect();
-        let turn = self.connection.turns().take(&keys).await;
-        self.progress().as_mut().ok_or_else(ended)?.turn = turn;
-        if !has_begun {
-            return Ok(false);
-        }
+        let mut turn = turns.take(&wanted).await;
+        let (known, before, keys) = {
+            let mut guard = self.progress();
+            let progress = guard.as_mut().ok_or_else(ended)?;
+            // What was read meanwhile, too.
+            let known = progress.known.clone();
+            known.keys().for_each(|key| turn.add(std::slice::from_ref(key)));
+            (progress.waits, progress.turn) = (false, Some(turn));
+            if !progress.has_begun || !progress.may_read_anew() {
+                return Ok(false);
+            }
+            progress.reading += 1;
+            let keys: BTreeSet<Key> = known.keys().chain(missing).cloned().collect();
+            (known, progress.as_of(), keys)
+        };
         let (slot, timestamp) = (self.next_slot().await?, self.connection.next_timestamp());
-        // It can be too much for one answer.
-        let Ok(again) = self.ask(slot, Request::Read { timestamp, keys, mode: self.mode }).await else { return Ok(false) };
-        let found_again = |(key, value)| again.found.iter().any(|(other, now)| (other, now) == (key, value));
-        let is_same = known.iter().all(found_again);
+        let again = self.ask(slot, Request::Read { timestamp, keys: keys.into_iter().collect(), mode: self.mode }).await;
         let mut guard = self.progress();
         let progress = guard.as_mut().ok_or_else(ended)?;
+        progress.reading -= 1;
+        let again = match again {
+            Ok(again) => again,
+            // All together was too much for one answer.
+            Err(error) if matches!(error.advice(), Advice::FixInput) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let found_again = |(key, value)| again.found.iter().any(|(other, now)| (other, now) == (key, value));
         // What it has read meanwhile is as of another timestamp.
-        if !is_same || progress.reading > 0 || progress.as_of() != before {
+        if progress.reading > 0 || progress.as_of() != before || !known.iter().all(found_again) {
             return Ok(false);
         }
         progress.timestamp = Some(timestamp);
