@@ -18,8 +18,8 @@ pub struct Ask {
 /// What may be asked.
 ///
 /// A `timestamp` is drawn by the client when a transaction begins, above all that it drew before, unless it reads [as
-/// of](ReadMode::is_as_of) a time of the application's choice. A transaction that reads all again takes another. An engine that orders transactions by timestamps runs the transaction there;
-/// for any other it is only a name.
+/// of](ReadMode::is_as_of) a time of the application's choice. A transaction that reads all again takes another. An engine that orders
+/// transactions by timestamps runs the transaction there; for any other it is only a name.
 #[derive(Debug)]
 pub enum Request {
     /// Read keys for an interactive transaction. Answered by [`Response::Found`](crate::Response::Found).
