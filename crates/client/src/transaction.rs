@@ -61,6 +61,11 @@ impl Progress {
         !self.has_scanned && self.reading == 0
     }
 
+    /// All keys that it has read, and `more`, each once and in order.
+    fn keys_with(&self, more: &[Key]) -> Vec<Key> {
+        self.known.keys().chain(more).collect::<BTreeSet<_>>().into_iter().cloned().collect()
+    }
+
     /// As of when it has read, and how many answers.
     fn as_of(&self) -> (Option<Timestamp>, usize) {
         (self.timestamp, self.evidence.len())
@@ -186,7 +191,7 @@ impl Transaction {
             return Ok(false);
         }
         let turns = self.connection.turns();
-        let wanted: Vec<Key> = {
+        let wanted = {
             let mut guard = self.progress();
             let progress = guard.as_mut().ok_or_else(ended)?;
             if progress.has_begun || progress.waits {
@@ -198,7 +203,7 @@ impl Transaction {
                 }
             }
             (progress.waits, progress.turn) = (true, None);
-            progress.known.keys().chain(missing).cloned().collect()
+            progress.keys_with(missing)
         };
         let mut turn = turns.take(&wanted).await;
         let (known, before, keys) = {
@@ -212,11 +217,10 @@ impl Transaction {
                 return Ok(false);
             }
             progress.reading += 1;
-            let keys: BTreeSet<Key> = known.keys().chain(missing).cloned().collect();
-            (known, progress.as_of(), keys)
+            (known, progress.as_of(), progress.keys_with(missing))
         };
         let (slot, timestamp) = (self.next_slot().await?, self.connection.next_timestamp());
-        let again = self.ask(slot, Request::Read { timestamp, keys: keys.into_iter().collect(), mode: self.mode }).await;
+        let again = self.ask(slot, Request::Read { timestamp, keys, mode: self.mode }).await;
         let mut guard = self.progress();
         let progress = guard.as_mut().ok_or_else(ended)?;
         progress.reading -= 1;

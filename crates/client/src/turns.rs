@@ -100,7 +100,7 @@ impl Queue {
         self.readers.is_empty() && self.committing == 0
     }
 
-    /// A reader wrote the key, or did not; waiting for it was of as little use.
+    /// Counts a reader that wrote the key, or one that did not. Having waited in vain counts as the latter.
     fn note(&mut self, is_written: bool) {
         self.written = if is_written { (self.written + 1).min(WRITTEN_MAX) } else { self.written.saturating_sub(1) };
     }

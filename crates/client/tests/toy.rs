@@ -255,7 +255,7 @@ impl engine::Session for Optimist {
 }
 
 /// The session of an engine that keeps versions and orders by timestamps, on its own: a write is refused once a later transaction has read past it.
-/// It refuses evidence of another timestamp than the commit's, as replicas would.
+/// It panics at evidence of another timestamp than the commit's, which no replica would take.
 #[derive(Default)]
 struct Ledger {
     versions: BTreeMap<Key, BTreeMap<Timestamp, Option<Value>>>,
