@@ -148,6 +148,7 @@ mutants! {
     ShareUnlimited: "limits", "one client may fill all the room there is for undecided work";
     FinishingUnreserved: "limits", "what is brought to be finished finds no room where others have prepared much";
     ValuesKept: "limits", "what decided transactions wrote is kept with them, however much it is";
+    ValuesNotFound: "limits", "a committed transaction whose values stand at its keys alone is told to nobody";
     ChargedForAll: "limits", "a replica is charged for what is due to all, when its message is the last that was missing";
     ReadersUncounted: "limits", "one vote looks at all readers of a key, however many there are";
     RangeUncounted: "limits", "one vote looks at all deleted keys of a range, however many there are";
@@ -430,6 +431,7 @@ mutants! {
     ReadRunFreed: "the store", "what was merged is given back to the disk while somebody reads it";
     MergePanicUntold: "the store", "nobody is told that merging has panicked";
     LateTaken: "the store", "a version committed late is taken for the newest though the base was not asked";
+    RowStillKnown: "the store", "what was written anew is taken for all there is though the base table has an older row";
     UnflushedEvicted: "the store", "versions are evicted that no checkpoint has written to the base table";
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mutants::{Mutant, broken};
 use types::{Direction, Key, Timestamp};
 
-use crate::unflushed::{Log, Size};
+use crate::encoded_rows::EncodedRows;
 use crate::{SegmentNumber, StoreError, Version, row};
 
 /// What is to be checkpointed into the base table.
@@ -18,8 +18,9 @@ pub struct Checkpoint {
     pub watermark: Timestamp,
     /// What is at or below was committed late: the base table may have newer ones.
     late_to: Timestamp,
-    /// The versions.
-    logs: Arc<[Log]>,
+    /// The versions, and about how much memory they took where they were.
+    versions: Arc<EncodedRows>,
+    memory: usize,
     /// Rows that take the place of those of the same key and timestamp, which are wrong: here, or in the base table. Ascending by key.
     replaced: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -34,9 +35,9 @@ pub struct Row<'a> {
 }
 
 impl Checkpoint {
-    /// Checkpoints what is in `logs`, at or below `watermark`.
-    pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Arc<[Log]>) -> Self {
-        Self { watermark, late_to, logs, replaced: Vec::new() }
+    /// Checkpoints `versions`, at or below `watermark`, which have taken about so much memory.
+    pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, versions: Arc<EncodedRows>, memory: usize) -> Self {
+        Self { watermark, late_to, versions, memory, replaced: Vec::new() }
     }
 
     /// The same with these versions in the place of what is wrong.
@@ -44,17 +45,17 @@ impl Checkpoint {
         self.replaced = replaced
             .iter()
             .map(|(key, version)| {
-                let mut row = Vec::with_capacity(row::encoded_bytes(version));
-                row::encode(version, &mut row);
+                let mut row = Vec::with_capacity(row::encoded_bytes(version.as_ref()));
+                row::encode(version.as_ref(), &mut row);
                 (key.as_bytes().to_vec(), row)
             })
             .collect();
         self
     }
 
-    /// About how much memory its versions take.
+    /// About how much memory its versions took where they were.
     pub(crate) fn memory(&self) -> usize {
-        Size::of(&self.logs).memory
+        self.memory
     }
 
     /// The rows to write, ascending by key: the newest version of each. `base` says when the row was written that the base table has of a
@@ -63,7 +64,7 @@ impl Checkpoint {
     /// # Errors
     /// When `base` fails.
     pub fn rows(&self, mut base: impl FnMut(&[u8]) -> Result<Option<Timestamp>, StoreError>) -> Result<Vec<Row<'_>>, StoreError> {
-        let mut rows: Vec<(u128, Row<'_>)> = self.logs.iter().flat_map(Log::iter).map(|row| (beginning(row.key), row)).collect();
+        let mut rows: Vec<(u128, Row<'_>)> = self.versions.iter().map(|found| (beginning(found.row.key), found.row)).collect();
         rows.sort_unstable_by(|(left, one), (right, other)| {
             let by_key = left.cmp(right).then_with(|| one.key.cmp(other.key));
             by_key.then_with(|| row::timestamp(other.row).cmp(&row::timestamp(one.row)))

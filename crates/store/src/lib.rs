@@ -19,8 +19,7 @@
 //! ```
 //!
 //! In memory each key has one entry in one table: its versions, which of them are in the base table, and the [`KeyMeta`] that the
-//! machine keeps with it. A log beside the table has the versions that are not checkpointed yet, in the order of time, so a
-//! checkpoint needs no look-up.
+//! machine keeps with it. A log beside the table says which versions are not checkpointed yet, in the order of time.
 //!
 //! The disk is a [`StorageBackend`]: [`Disk`] is the real one; tests and simulations crash and damage a [`Memory`]. A backend
 //! only moves bytes; framing, checksums and replay are the same code for both.
@@ -51,6 +50,7 @@ mod backend;
 mod base;
 mod deleted;
 mod disk;
+mod encoded_rows;
 mod error;
 mod index;
 mod journal;

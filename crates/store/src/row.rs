@@ -49,15 +49,22 @@ const HEAD_BYTES: usize = 18;
 const LENGTH_BYTES: usize = 4;
 
 /// Appends a version as a row of the base table. A deletion is a row too, so that a late, older write stays older.
-pub(crate) fn encode(version: &Version, out: &mut Vec<u8>) {
+///
+/// # Panics
+/// When the value is longer than a value may be.
+pub(crate) fn encode(version: VersionRef<'_>, out: &mut Vec<u8>) {
     ROW_FORMAT.encode(out);
     version.timestamp.encode(out);
-    version.value.encode(out);
+    version.value.is_some().encode(out);
+    if let Some(value) = version.value {
+        u32::try_from(value.len()).expect("VALUE_BYTES_MAX fits in u32").encode(out);
+        out.extend_from_slice(value);
+    }
 }
 
 /// How many bytes [`encode`] writes.
-pub(crate) fn encoded_bytes(version: &Version) -> usize {
-    let value = version.value.as_ref().map_or(0, |value| LENGTH_BYTES + value.as_bytes().len());
+pub(crate) fn encoded_bytes(version: VersionRef<'_>) -> usize {
+    let value = version.value.map_or(0, |value| LENGTH_BYTES + value.len());
     HEAD_BYTES + value
 }
 
@@ -78,11 +85,6 @@ pub(crate) fn key_of(key: &[u8]) -> Result<Key, StoreError> {
         let reason = format!("it has {} bytes", key.len());
         StoreError::Corrupt { location: "a key of the base table".to_owned(), offset: 0, reason }
     })
-}
-
-/// How many bytes the value has of a row that [`encode`] has written.
-pub(crate) fn value_bytes(row: &[u8]) -> usize {
-    row.len().saturating_sub(HEAD_BYTES + LENGTH_BYTES)
 }
 
 /// Reads a row of the base table back. The base table has checksums of its own, so a row that cannot be read is damage.
@@ -112,9 +114,8 @@ mod tests {
         for value in [None, Some(Value::from("")), Some(Value::from("seven"))] {
             let version = Version { timestamp: Timestamp::new(7, ClientId(9)), value };
             let mut row = Vec::new();
-            encode(&version, &mut row);
-            assert_eq!((timestamp(&row), row.len()), (version.timestamp, encoded_bytes(&version)));
-            assert_eq!(value_bytes(&row), version.value.as_ref().map_or(0, |value| value.as_bytes().len()));
+            encode(version.as_ref(), &mut row);
+            assert_eq!((timestamp(&row), row.len()), (version.timestamp, encoded_bytes(version.as_ref())));
             assert_eq!(decode(&key, &row).expect("a row just written"), version.as_ref());
             for length in 0..row.len() {
                 assert!(decode(&key, &row[..length]).is_err());

@@ -1,19 +1,20 @@
 //! The store: a journal, a table of keys and a base behind one owner.
 
+mod checkpoints;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
 
 use mutants::{Mutant, broken};
-use smallvec::SmallVec;
 use types::{Direction, Key, Timestamp};
 
+use self::checkpoints::RunningCheckpoint;
 use crate::deleted::DeletedRanges;
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
-use crate::unflushed::{Log, Size, Unflushed, WrittenKey, WrittenPlace};
-use crate::versions::{CheckpointNumber, Versions};
-use crate::{BaseRows, Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
+use crate::unflushed::Unflushed;
+use crate::versions::{CheckpointNumber, value_memory};
+use crate::{BaseRows, Batch, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
 
 /// How much memory and how large steps a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,31 +107,6 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     statistics: Statistics,
 }
 
-/// A checkpoint that runs in the background, or has finished and is being cleaned up.
-struct RunningCheckpoint {
-    number: CheckpointNumber,
-    /// The size of the versions it writes.
-    taken: Size,
-    /// The keys whose late versions it writes and that are not cleaned up yet.
-    late_keys: Vec<Key>,
-    /// The versions that it writes, and how far they are cleaned up.
-    logs: Arc<[Log]>,
-    cleaned_up: WrittenPlace,
-    /// What it writes in the place of rows that were wrong.
-    replaced: BTreeMap<Key, Version>,
-    is_done: bool,
-}
-
-/// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
-const LATE_STEP: usize = 1_024;
-/// How much is done in one call, after that, for the versions that it has written: looking at one is one, as is each that is let go.
-const CLEAN_UP_STEP: usize = 8_192;
-/// Where many versions are in memory only, a call does this part of as many, lest there be more and more.
-const CLEAN_UP_PARTS: usize = 128;
-/// A key that was new takes so much more.
-const NEW_KEY_COST: usize = 7;
-/// So many keys are looked at together, as their memory is read together.
-const KEYS_TOGETHER: usize = 64;
 /// The memory of an entry and its word in the index.
 pub(crate) const ENTRY_BYTES: usize = 112;
 /// How many entries the clock hand passes, while the cache is full, for each entry's worth of memory that is added.
@@ -307,11 +283,21 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let entry = self.table.entry_mut(id);
         self.deleted.split_at(&entry.key);
         let before = size(entry);
-        entry.versions.trim(self.checkpointed);
-        let is_listed = entry.versions.is_unflushed(self.checkpointed) || entry.versions.has_row(self.checkpointed);
+        let has_row = entry.versions.has_row(self.checkpointed);
+        let is_listed = entry.versions.is_unflushed(self.checkpointed) || has_row;
+        if has_row && late_for.is_none() {
+            // The few that read before this version find the row in the base table.
+            entry.versions.forget_checkpointed(self.checkpointed);
+            entry.is_complete &= broken(Mutant::RowStillKnown);
+        } else {
+            entry.versions.trim(self.checkpointed);
+        }
         if entry.versions.insert(&version, late_for) {
             let before = self.unflushed.size().memory;
-            self.unflushed.push(id, &entry.key, &version, !is_listed);
+            self.unflushed.push(id, version.timestamp, version.value.as_ref().map_or(0, |value| value_memory(value.as_bytes().len())));
+            if !is_listed {
+                self.unflushed.list(version.timestamp, entry.key.clone());
+            }
             self.added_bytes += self.unflushed.size().memory - before;
             if !is_listed && self.journal.is_replayed() {
                 self.new_keys.insert(entry.key.clone());
@@ -492,7 +478,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// How much memory keys take, and versions that are also in the base table.
     fn cache_bytes(&self) -> usize {
         // Unflushed versions of the running checkpoint may be in the base table already, and evicted here.
-        self.rows_bytes.saturating_sub(self.unflushed.size().value_bytes)
+        self.rows_bytes.saturating_sub(self.unflushed.size().value_memory)
     }
 
     /// Evicts checkpointed versions with CLOCK, when the cache is full: those of entries not read since the clock hand last passed.
@@ -528,148 +514,6 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.watermark
     }
 
-    /// Begins a checkpoint of the versions up to `watermark`, in the background. When there are many, it takes only the
-    /// oldest, and the watermark rises less; begin another when it is done. It first makes pending records durable.
-    /// Returns `false` while another checkpoint runs, and when the watermark would not rise.
-    ///
-    /// # Errors
-    /// When the backend fails.
-    pub fn begin_checkpoint(&mut self, watermark: Timestamp) -> Result<bool, StoreError> {
-        self.check_open()?;
-        assert!(self.journal.is_replayed(), "a checkpoint before the end of replay would miss versions");
-        if self.running.is_some() || watermark <= self.watermark {
-            return Ok(false);
-        }
-        // The base table must never have a version whose record may still be lost.
-        self.sync()?;
-        let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
-        let logs: Arc<[Log]> = logs.into();
-        let taken = Size::of(&logs);
-        let replaced = self.replaced.clone();
-        let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs.clone()).replacing(&replaced));
-        self.close_on_error(begun)?;
-        let mut late_keys = std::mem::take(&mut self.late_keys);
-        late_keys.sort_unstable();
-        late_keys.dedup();
-        let (number, cleaned_up) = (self.next_checkpoint, WrittenPlace::default());
-        self.running = Some(RunningCheckpoint { number, taken, late_keys, logs, cleaned_up, replaced, is_done: false });
-        self.next_checkpoint = self.next_checkpoint.checked_add(1).expect("a process lives for fewer checkpoints");
-        self.watermark = reached;
-        Ok(true)
-    }
-
-    /// How many checkpoints up to `watermark` would take as many versions as one is to have.
-    #[must_use]
-    pub fn full_checkpoints(&self, watermark: Timestamp) -> usize {
-        self.unflushed.versions_up_to(watermark) / self.options.checkpoint_versions_max.max(1)
-    }
-
-    /// What is at or below `watermark` should be in the base table by now. Say so every few milliseconds while a checkpoint runs: the more is overdue, the
-    /// longer [`Store::sync`] waits, so that no more comes into memory than leaves it.
-    pub fn expect_checkpointed(&mut self, watermark: Timestamp) {
-        let taken = self.running.as_ref().filter(|running| !running.is_done).map_or(0, |running| running.taken.memory);
-        self.overdue_bytes = taken + self.unflushed.memory_up_to(watermark);
-    }
-
-    /// Whether a checkpoint runs.
-    #[must_use]
-    pub fn is_checkpointing(&self) -> bool {
-        self.running.is_some()
-    }
-
-    /// Polls the running checkpoint, and returns its watermark when it has ended: the versions up to there that were
-    /// committed before it began no longer need the journal.
-    ///
-    /// Each call does a bounded part of the clean-up, so call it every few milliseconds or once a turn.
-    ///
-    /// # Errors
-    /// When the checkpoint failed.
-    pub fn checkpoint_finished(&mut self) -> Result<Option<Timestamp>, StoreError> {
-        self.check_open()?;
-        let Some(mut running) = self.running.take() else {
-            return Ok(None);
-        };
-        if !running.is_done {
-            let done = self.backend.checkpoint_done();
-            running.is_done = self.close_on_error(done)?;
-            if !running.is_done {
-                self.running = Some(running);
-                return Ok(None);
-            }
-            self.checkpointed = self.watermark;
-            self.unflushed.release(running.taken);
-            for (key, written) in std::mem::take(&mut running.replaced) {
-                // What is above the watermark is not in the base table yet, and what was replaced again since is not right there.
-                if written.timestamp <= self.checkpointed && self.replaced.get(&key) == Some(&written) {
-                    self.replaced.remove(&key);
-                }
-            }
-            self.statistics.versions_checkpointed += running.taken.versions as u64;
-        }
-        let left = running.late_keys.len().saturating_sub(LATE_STEP);
-        for key in running.late_keys.drain(left..) {
-            let Some(id) = self.table.find(&key) else { continue };
-            let entry = self.table.entry_mut(id);
-            let before = size(entry);
-            entry.versions.checkpoint_finished(running.number, self.checkpointed, entry.is_complete);
-            self.rows_bytes -= before - size(entry);
-            self.table.remove_if_empty(id);
-        }
-        if left > 0 || self.clean_up_keys(&mut running) {
-            self.running = Some(running);
-            return Ok(None);
-        }
-        self.statistics.checkpoints += 1;
-        Ok(Some(self.watermark))
-    }
-
-    /// Takes a step of what follows from what the base table has now. Older versions of the keys that it has are removed, since nobody reads these any
-    /// more. And keys are new no longer: it looks at those that were listed with versions which are written now, and not at all that are new, as
-    /// these may be as many as the window has writes. One that stays, since its row was evicted and another version came, is listed with that one.
-    /// Gives whether more are left.
-    fn clean_up_keys(&mut self, running: &mut RunningCheckpoint) -> bool {
-        let most = CLEAN_UP_STEP.max(self.unflushed.size().versions / CLEAN_UP_PARTS);
-        let mut done = 0;
-        while done < most {
-            let next = || running.cleaned_up.next(&running.logs);
-            let written: SmallVec<[WrittenKey<'_>; KEYS_TOGETHER]> = std::iter::from_fn(next).take(KEYS_TOGETHER).collect();
-            if written.is_empty() {
-                return false;
-            }
-            self.table.prefetch_entries(written.iter().filter_map(|written| written.entry));
-            for written in written {
-                done += self.clean_up_key(written);
-            }
-        }
-        true
-    }
-
-    /// The same of one key, which may have been listed as new. Gives how much that was.
-    fn clean_up_key(&mut self, WrittenKey { key, entry, is_listed }: WrittenKey<'_>) -> usize {
-        let id = self.table.find_again(key, entry);
-        let mut freed = 0;
-        if let Some(entry) = id.map(|id| self.table.entry_mut(id)) {
-            let before = size(entry);
-            entry.versions.trim(self.checkpointed);
-            freed = before - size(entry);
-            self.rows_bytes -= freed;
-        }
-        let cost = 1 + freed / ENTRY_BYTES;
-        if !is_listed {
-            return cost;
-        }
-        let versions = id.map(|id| &self.table.entry(id).versions);
-        let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
-        let key = Key::copied(key).expect("it was a key before it came here");
-        match versions.filter(is_new).and_then(Versions::newest) {
-            Some(newest) => self.unflushed.list(newest.timestamp, key),
-            None => {
-                self.new_keys.remove(&key);
-            }
-        }
-        cost + NEW_KEY_COST
-    }
-
     /// Whether the journal was replayed to its end.
     pub(crate) fn is_replayed(&self) -> bool {
         self.journal.is_replayed()
@@ -692,6 +536,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// The keys in `range` that have versions and that the base table may lack.
     pub(crate) fn new_keys(&self, range: (Bound<&Key>, Bound<&Key>)) -> impl DoubleEndedIterator<Item = &Key> {
         self.new_keys.range::<Key, _>(range)
+    }
+
+    /// The version of `key` of that time, if it is in memory.
+    #[must_use]
+    pub fn version_at(&self, key: &Key, timestamp: Timestamp) -> Option<VersionRef<'_>> {
+        self.table.find(key).and_then(|id| self.table.entry(id).versions.at(timestamp))
     }
 
     /// The newest version of `key` in memory at or below `up_to`.
@@ -793,6 +643,7 @@ fn size<K: KeyMeta>(entry: &Entry<K>) -> usize {
 mod tests {
     use types::{ClientId, Value};
 
+    use super::checkpoints::{NEW_KEY_COST, STEP};
     use super::*;
     use crate::Memory;
     use crate::PageLimits;
@@ -808,15 +659,15 @@ mod tests {
     #[test]
     fn a_checkpoint_ends_in_as_many_steps_as_its_keys_take_however_many_others_are_new() {
         const LATER: u64 = 1 << 40;
-        /// So many new keys are a step.
-        const STEP_KEYS: usize = CLEAN_UP_STEP / (1 + NEW_KEY_COST);
+        /// So many new keys are a step of what is done for new keys alone.
+        const STEP_KEYS: usize = STEP / NEW_KEY_COST;
         let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
         assert!(store.replay().expect("it is new").is_none());
         for number in 0..40 * STEP_KEYS as u64 {
             let time = if number < STEP_KEYS as u64 { number + 1 } else { LATER + number };
             store.commit(&numbered(number), Version { timestamp: at(time), value: Some(Value::from("v")) });
         }
-        for (watermark, steps_max, left) in [(at(LATER / 2), 3, 39 * STEP_KEYS), (at(2 * LATER), 42, 0)] {
+        for (watermark, steps_max, left) in [(at(LATER / 2), 3, 39 * STEP_KEYS), (at(2 * LATER), 39 + 2 * 6, 0)] {
             assert!(store.begin_checkpoint(watermark).expect("memory does not fail"));
             let steps = (1..).find(|_| store.checkpoint_finished().expect("memory does not fail").is_some());
             assert!(steps.is_some_and(|steps| steps <= steps_max), "{steps:?} steps");
@@ -842,6 +693,32 @@ mod tests {
         let newer = of(&[5, 6, 50, 70]);
         let kept = newer.table.find(&numbered(7)).map(|id| &newer.table.entry(id).versions).expect("it is in memory");
         assert!([50, 70].iter().all(|time| kept.at(at(*time)).is_some()) && kept.at(at(6)).is_none());
+    }
+
+    #[test]
+    fn a_key_that_is_written_again_leaves_its_row_to_the_base_table() {
+        let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
+        assert!(store.replay().expect("it is new").is_none());
+        let version = |time| Version { timestamp: at(time), value: Some(Value::from("v")) };
+        let mut write = |store: &mut Store<Memory>, time| {
+            store.commit(&numbered(1), version(time));
+            store.statistics().cache_bytes
+        };
+        let once = write(&mut store, 10);
+        assert!(store.begin_checkpoint(at(20)).expect("memory does not fail"));
+        while store.checkpoint_finished().expect("memory does not fail").is_none() {}
+        assert_eq!((write(&mut store, 30), store.statistics().base_table_reads), (once, 0));
+        let mut read = |before| {
+            let found = store.latest_before(&numbered(1), at(before)).expect("memory does not fail");
+            (found.map(|version| version.timestamp.time), store.statistics().base_table_reads)
+        };
+        assert_eq!([40, 25, 26, 40].map(&mut read), [(Some(30), 0), (Some(10), 1), (Some(10), 1), (Some(30), 1)]);
+        // A version that comes late stands for nothing that the base table has.
+        store.commit(&numbered(1), version(5));
+        store.commit(&numbered(1), version(50));
+        let mut read =
+            |before| store.latest_before(&numbered(1), at(before)).expect("memory does not fail").map(|found| found.timestamp.time);
+        assert_eq!([60, 45, 25].map(&mut read), [Some(50), Some(30), Some(10)]);
     }
 
     /// What is kept with a key, each with its time.

@@ -70,14 +70,18 @@ impl<K: KeyMeta> Entry<K> {
 
     /// Reads the memory of its newest value, or the beginning of it where that is long. The result has no meaning.
     fn touch_value(&self) -> u64 {
-        let value = self.versions.newest().and_then(|version| version.value).unwrap_or_default();
-        let read = value.iter().step_by(CACHE_LINE_BYTES).take(PREFETCH_LINES).chain(value.last());
-        read.fold(0, |sum, byte| sum ^ u64::from(*byte))
+        touch(self.versions.newest().and_then(|version| version.value).unwrap_or_default())
     }
 
     fn is_empty(&self) -> bool {
         !self.is_complete && self.versions.is_empty() && self.meta.is_empty()
     }
+}
+
+/// Reads the memory of a value, or the beginning of it where that is long. The result has no meaning.
+fn touch(value: &[u8]) -> u64 {
+    let read = value.iter().step_by(CACHE_LINE_BYTES).take(PREFETCH_LINES).chain(value.last());
+    read.fold(0, |sum, byte| sum ^ u64::from(*byte))
 }
 
 /// Entries are allocated in chunks and never move.
@@ -176,16 +180,23 @@ impl<K: KeyMeta> Table<K> {
     }
 
     /// The entry of a key that had `entry` when it had a version there, if it has one.
-    pub fn find_again(&self, key: &[u8], entry: Option<EntryId>) -> Option<EntryId> {
+    pub fn find_again(&self, key: &[u8], entry: EntryId) -> Option<EntryId> {
         // Freed since, it may be another key's, and what is free looks like the empty key's.
-        let is_same = |id: &EntryId| !self.entry(*id).versions.is_empty() && self.entry(*id).key.as_bytes() == key;
-        entry.filter(is_same).or_else(|| self.find_bytes(key))
+        let is_same = !self.entry(entry).versions.is_empty() && self.entry(entry).key.as_bytes() == key;
+        if is_same { Some(entry) } else { self.find_bytes(key) }
     }
 
     /// Prefetches entries that there are, as [`Table::prefetch`] does.
     pub fn prefetch_entries(&self, ids: impl Iterator<Item = EntryId>) {
         let entries: SmallVec<[&Entry<K>; PREFETCH_STEP]> = ids.map(|id| self.entry(id)).collect();
         black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.touch()));
+    }
+
+    /// Prefetches the values of those versions in the entries that there are.
+    pub fn prefetch_versions(&self, versions: impl Iterator<Item = (EntryId, Timestamp)>) {
+        let values: SmallVec<[&[u8]; PREFETCH_STEP]> =
+            versions.filter_map(|(id, timestamp)| self.entry(id).versions.at(timestamp)?.value).collect();
+        black_box(values.iter().fold(0, |sum, value| sum ^ touch(value)));
     }
 
     pub fn entry(&self, id: EntryId) -> &Entry<K> {
@@ -281,7 +292,7 @@ mod tests {
         table.entry_mut(ids[7]).meta = Mark(true);
         ids.iter().for_each(|id| table.remove_if_empty(*id));
         assert_eq!(table.find(&keys[7]), Some(ids[7]));
-        let found_again = |number: usize| table.find_again(keys[number].as_bytes(), Some(ids[number]));
+        let found_again = |number: usize| table.find_again(keys[number].as_bytes(), ids[number]);
         assert_eq!((found_again(7), found_again(8)), (Some(ids[7]), None));
         table.entry_mut(ids[7]).meta = Mark(false);
         table.remove_if_empty(ids[7]);

@@ -11,11 +11,18 @@ pub(crate) enum Versions {
     #[default]
     None,
     One(Held),
-    Many(Box<Many>),
+    Many(Many),
 }
 
 /// Moving this many versions is cheap enough for any call.
 const FEW: usize = 8;
+/// The memory of values is counted in steps of so many bytes, as allocators give it.
+const VALUE_STEP: usize = 16;
+
+/// About how much memory a value of so many bytes takes.
+pub(crate) fn value_memory(bytes: usize) -> usize {
+    bytes.next_multiple_of(VALUE_STEP)
+}
 
 /// A version in memory. A table of a million keys has a million of these: each byte is a megabyte.
 pub(crate) struct Held {
@@ -25,21 +32,25 @@ pub(crate) struct Held {
     late_for: Option<CheckpointNumber>,
 }
 
-/// The versions of a key that has several.
+/// The versions of a key that has several. It takes no more room than one.
 pub(crate) struct Many {
     held: Vec<Held>,
     /// How many of them are late.
-    late: usize,
-    /// How many bytes their values have.
-    value_bytes: usize,
+    late: u32,
+    /// How much memory their values take, in [steps](VALUE_STEP).
+    value_steps: u32,
 }
 
 /// Checkpoints are numbered from 1.
 pub(crate) type CheckpointNumber = u32;
 
 impl Held {
-    fn value_bytes(&self) -> usize {
-        self.value.as_ref().map_or(0, |value| value.len())
+    fn value_memory(&self) -> usize {
+        self.value.as_ref().map_or(0, |value| value_memory(value.len()))
+    }
+
+    fn value_steps(&self) -> u32 {
+        u32::try_from(self.value_memory() / VALUE_STEP).expect("VALUE_BYTES_MAX fits in u32")
     }
 
     fn show(&self) -> VersionRef<'_> {
@@ -65,7 +76,7 @@ impl Versions {
         match self {
             Self::None => 0,
             Self::One(held) => usize::from(held.late_for.is_some()),
-            Self::Many(many) => many.late,
+            Self::Many(many) => many.late as usize,
         }
     }
 
@@ -73,8 +84,8 @@ impl Versions {
     pub fn memory(&self) -> usize {
         match self {
             Self::None => 0,
-            Self::One(held) => held.value_bytes(),
-            Self::Many(many) => size_of::<Many>() + many.held.len() * size_of::<Held>() + many.value_bytes,
+            Self::One(held) => held.value_memory(),
+            Self::Many(many) => many.held.len() * size_of::<Held>() + many.value_steps as usize * VALUE_STEP,
         }
     }
 
@@ -136,8 +147,11 @@ impl Versions {
             return true;
         }
         let many = self.many();
-        many.late += usize::from(held.late_for.is_some());
-        many.value_bytes += held.value_bytes();
+        many.late += u32::from(held.late_for.is_some());
+        many.value_steps += held.value_steps();
+        if many.held.len() < FEW {
+            many.held.reserve_exact(1);
+        }
         many.held.insert(index, held);
         true
     }
@@ -160,9 +174,9 @@ impl Versions {
             Self::None => unreachable!("one of them was found"),
             Self::One(held) => held.value = value,
             Self::Many(many) => {
-                many.value_bytes -= many.held[index].value_bytes();
+                many.value_steps -= many.held[index].value_steps();
                 many.held[index].value = value;
-                many.value_bytes += many.held[index].value_bytes();
+                many.value_steps += many.held[index].value_steps();
             }
         }
         true
@@ -171,12 +185,12 @@ impl Versions {
     /// As many, whatever they were.
     fn many(&mut self) -> &mut Many {
         if !matches!(self, Self::Many(_)) {
-            let (late, mut held) = (self.late(), Vec::with_capacity(2));
+            let (late, mut held) = (u32::from(self.late() > 0), Vec::with_capacity(2));
             if let Self::One(one) = std::mem::take(self) {
                 held.push(one);
             }
-            let value_bytes = held.iter().map(Held::value_bytes).sum();
-            *self = Self::Many(Box::new(Many { held, late, value_bytes }));
+            let value_steps = held.iter().map(Held::value_steps).sum();
+            *self = Self::Many(Many { held, late, value_steps });
         }
         let Self::Many(many) = self else { unreachable!("it was made so above") };
         many
@@ -186,7 +200,7 @@ impl Versions {
         match self {
             Self::None => {}
             Self::One(held) => held.late_for = None,
-            Self::Many(many) => many.late -= usize::from(many.held[index].late_for.take().is_some()),
+            Self::Many(many) => many.late -= u32::from(many.held[index].late_for.take().is_some()),
         }
     }
 
@@ -237,13 +251,13 @@ impl Versions {
             Self::Many(many) => many,
         };
         let mut index = 0;
-        let (value_bytes, late) = (&mut many.value_bytes, &mut many.late);
+        let (value_steps, late) = (&mut many.value_steps, &mut many.late);
         many.held.retain(|held| {
             index += 1;
             let is_left = index <= count && leaves(held);
             if is_left {
-                *value_bytes -= held.value_bytes();
-                *late -= usize::from(held.late_for.is_some());
+                *value_steps -= held.value_steps();
+                *late -= u32::from(held.late_for.is_some());
             }
             !is_left
         });
@@ -276,10 +290,10 @@ mod tests {
 
     fn is_counted(versions: &Versions) -> bool {
         let late = times(versions).iter().filter(|(_, is_late)| *is_late).count();
-        let value_bytes = versions.held().iter().map(Held::value_bytes).sum::<usize>();
         let is_small = versions.held().len() > 1 || !matches!(versions, Versions::Many(_));
-        let counted = if let Versions::Many(many) = versions { many.value_bytes } else { value_bytes };
-        is_small && (counted, versions.late()) == (versions.held().len(), late)
+        let of_list = if let Versions::Many(many) = versions { many.held.len() * size_of::<Held>() } else { 0 };
+        let memory = of_list + versions.held().len() * value_memory(1);
+        is_small && (versions.memory(), versions.late()) == (memory, late)
     }
 
     #[test]
