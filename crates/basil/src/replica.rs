@@ -488,8 +488,7 @@ impl<M: StorageBackend> Replica<M> {
     fn state_outcome(&mut self, id: TransactionId, out: &mut Out<M>) {
         let Some(state) = self.table.get(id) else { return };
         let Some(decision) = state.decision() else { return };
-        // Without its values it cannot be written down with a vote.
-        let (voted, is_logged_here) = (state.vote().is_some() || !state.transaction.is_whole(), self.logs(&state.transaction));
+        let (voted, is_logged_here) = (state.vote().is_some(), self.logs(&state.transaction));
         if state.logged.is_none() && is_logged_here && !broken(Mutant::OutcomeUnrepeated) {
             self.log_decision(id, decision, 0);
         }
@@ -550,16 +549,16 @@ impl<M: StorageBackend> Replica<M> {
     /// Casts the vote: on disk before anyone hears it, and never another. Who asked is told what stands in the way, if telling
     /// helps.
     fn cast(&mut self, id: TransactionId, vote: Vote, abort_reason: Option<AbortReason>, conflict: Option<Conflict>, out: &mut Out<M>) {
-        let Some(state) = self.table.get_mut(id) else { return };
-        // Without its values it cannot be written down with a vote, and so gets none.
+        let Some(state) = self.table.get(id) else { return };
         let is_cast = state.vote().is_some() && !broken(Mutant::VoteReconsidered);
-        let time = state.transaction.timestamp().time;
-        if is_cast || !state.transaction.is_whole() || self.table.lost_what_was_said_at(time) {
+        if is_cast || self.table.lost_what_was_said_at(state.transaction.timestamp().time) {
             return;
         }
+        // Without its values it cannot be written down with a vote, and so gets none.
+        let Some(transaction) = self.table.whole(state) else { return };
         let Some(state) = self.table.get_mut(id) else { return };
         let requesters = state.take_requesters();
-        let record = Record::Voted { transaction: state.transaction.clone(), vote };
+        let record = Record::Voted { transaction, vote };
         if !broken(Mutant::VoteUnlogged) {
             self.table.store.append_with(|bytes| record.encode(bytes));
         }
@@ -584,11 +583,13 @@ impl<M: StorageBackend> Replica<M> {
     fn conflict_of(&self, now: Time, abort_reason: AbortReason) -> Option<Conflict> {
         let other = abort_reason.conflicting()?;
         let state = self.table.get(other)?;
-        let transaction = state.transaction.clone();
         match (state.decision(), self.table.proof_of(state)) {
-            (Some(Decision::Commit), Some(certificate)) => Some(Conflict::Committed { transaction, certificate: certificate.clone() }),
+            (Some(Decision::Commit), Some(certificate)) => {
+                let transaction = self.table.whole(state)?;
+                Some(Conflict::Committed { transaction, certificate: certificate.clone() })
+            }
             (Some(_), _) => None,
-            (None, _) => self.is_overdue(now, other).then_some(Conflict::Stalled { transaction }),
+            (None, _) => self.is_overdue(now, other).then(|| Conflict::Stalled { transaction: state.transaction.clone() }),
         }
     }
 

@@ -82,9 +82,10 @@ pub struct Transaction(Arc<Content>);
 struct Content {
     id: TransactionId,
     timestamp: Timestamp,
-    /// Empty once its values were let go.
+    /// Once its values were let go, the same transaction with deletions in their place.
     encoded: Bytes,
-    /// What it holds. Of a whole one this can be read from its bytes again, and is, when it is asked for.
+    is_whole: bool,
+    /// What it holds. It can be read from its bytes again, and is, when it is asked for.
     parts: OnceLock<Box<Parts>>,
     sizes: Sizes,
 }
@@ -174,13 +175,7 @@ impl Transaction {
             return Err(TransactionError::DuplicateKey);
         }
         let mut encoded = Vec::with_capacity(256);
-        encoded.push(if ranges.is_empty() { FORMAT } else { FORMAT_WITH_RANGES });
-        timestamp.encode(&mut encoded);
-        encode_sequence(&reads, &mut encoded);
-        encode_sequence(&writes, &mut encoded);
-        if !ranges.is_empty() {
-            encode_sequence(&ranges, &mut encoded);
-        }
+        encode(timestamp, &reads, &writes, &ranges, &mut encoded);
         if encoded.len() > TRANSACTION_BYTES_MAX {
             return Err(TransactionError::TooLong);
         }
@@ -190,7 +185,7 @@ impl Transaction {
 
     fn of(id: TransactionId, timestamp: Timestamp, encoded: Bytes, parts: Parts) -> Self {
         let sizes = parts.sizes();
-        Self(Arc::new(Content { id, timestamp, encoded, parts: OnceLock::from(Box::new(parts)), sizes }))
+        Self(Arc::new(Content { id, timestamp, encoded, is_whole: true, parts: OnceLock::from(Box::new(parts)), sizes }))
     }
 
     /// What it holds.
@@ -312,9 +307,14 @@ impl Transaction {
         if !self.is_whole() {
             return self.clone(); // It has memory of its own.
         }
-        let Content { id, timestamp, sizes, .. } = *self.0;
-        let encoded = Bytes::copy_from_slice(&self.0.encoded);
-        Self(Arc::new(Content { id, timestamp, encoded, parts: OnceLock::new(), sizes }))
+        Self(Arc::new(self.0.packed(Bytes::copy_from_slice(&self.0.encoded), true)))
+    }
+}
+
+impl Content {
+    /// The same with these bytes.
+    fn packed(&self, encoded: Bytes, is_whole: bool) -> Self {
+        Self { id: self.id, timestamp: self.timestamp, encoded, is_whole, parts: OnceLock::new(), sizes: self.sizes }
     }
 }
 
@@ -336,17 +336,44 @@ impl Transaction {
 impl Transaction {
     /// The same transaction without the values that it writes, in memory of its own: it has its name and its keys, and cannot be encoded.
     pub(crate) fn without_values(&self) -> Self {
-        let reads = self.reads().iter().map(|read| Read { key: read.key.detached(), ..*read }).collect();
-        let writes = self.writes().iter().map(|write| Write { key: write.key.detached(), value: None }).collect();
-        let ranges = self.ranges().iter().map(KeyRange::detached).collect();
-        Self::of(self.id(), self.timestamp(), Bytes::new(), Parts { reads, ranges, writes })
+        Self(Arc::new(self.0.packed(self.encoded_without_values(), false)))
     }
 
-    /// Keeps its bytes alone, if it is whole and nobody else has it: what they hold is read from them when it is asked for.
-    pub(crate) fn pack(&mut self) {
-        if let Some(content) = Arc::get_mut(&mut self.0).filter(|content| !content.encoded.is_empty()) {
-            content.parts.take();
+    /// Its encoding with deletions in the place of values.
+    fn encoded_without_values(&self) -> Bytes {
+        self.examine(|Parts { reads, ranges, writes }| {
+            let values = writes.iter().filter_map(|write| write.value.as_ref());
+            let removed: usize = values.map(|value| size_of::<u32>() + value.as_bytes().len()).sum();
+            let mut encoded = Vec::with_capacity(self.0.encoded.len() - removed);
+            let deletions: SmallVec<[Write; 4]> = writes.iter().map(|write| Write { key: write.key.clone(), value: None }).collect();
+            encode(self.timestamp(), reads, &deletions, ranges, &mut encoded);
+            encoded.into()
+        })
+    }
+
+    /// The whole transaction again, if these are the values that it wrote.
+    pub(crate) fn with_values(&self, cluster: ClusterId, value: impl Fn(&Key) -> Option<Option<Value>>) -> Option<Self> {
+        let Parts { reads, ranges, writes } = self.parsed();
+        let writes: Option<Vec<Write>> =
+            writes.into_iter().map(|Write { key, .. }| value(&key).map(|value| Write { key, value })).collect();
+        Self::with_ranges(cluster, self.timestamp(), reads, ranges, writes?).ok().filter(|whole| whole.id() == self.id())
+    }
+
+    /// Keeps its bytes alone, if nobody else has it: what they hold is read from them when it is asked for. Gives whether nobody has.
+    pub(crate) fn pack(&mut self) -> bool {
+        let content = Arc::get_mut(&mut self.0);
+        content.map(|content| content.parts.take()).is_some()
+    }
+
+    /// The same without its values, which are kept elsewhere.
+    pub(crate) fn pack_without_values(&mut self) -> bool {
+        if !self.is_whole() || Arc::get_mut(&mut self.0).is_none() {
+            return self.pack();
         }
+        let encoded = self.encoded_without_values();
+        let content = Arc::get_mut(&mut self.0).expect("nobody else has it: see above");
+        (content.encoded, content.is_whole) = (encoded, false);
+        self.pack()
     }
 
     /// The keys that it has read, for whom it is not worth keeping what it holds.
@@ -394,7 +421,7 @@ impl Transaction {
 
     /// Its values were not let go.
     pub(crate) fn is_whole(&self) -> bool {
-        !self.0.encoded.is_empty()
+        self.0.is_whole
     }
 
     /// The bytes of the values that it writes.
@@ -404,16 +431,17 @@ impl Transaction {
 
     /// About how much memory it takes at a replica once it is packed.
     pub(crate) fn memory_bytes(&self) -> usize {
-        if self.is_whole() {
-            return KEPT_BYTES + self.0.encoded.len();
-        }
-        KEPT_BYTES + self.key_bytes() + size_of_val(self.reads()) + size_of_val(self.ranges()) + size_of_val(self.writes())
+        KEPT_BYTES + self.0.encoded.len()
     }
+}
 
-    /// The bytes of all its keys.
-    fn key_bytes(&self) -> usize {
-        let keys: usize = self.keys().map(|key| key.as_bytes().len()).sum();
-        keys + self.ranges().iter().map(KeyRange::key_bytes).sum::<usize>()
+fn encode(timestamp: Timestamp, reads: &[Read], writes: &[Write], ranges: &[KeyRange], out: &mut Vec<u8>) {
+    out.push(if ranges.is_empty() { FORMAT } else { FORMAT_WITH_RANGES });
+    timestamp.encode(out);
+    encode_sequence(reads, out);
+    encode_sequence(writes, out);
+    if !ranges.is_empty() {
+        encode_sequence(ranges, out);
     }
 }
 

@@ -644,13 +644,6 @@ impl<M: StorageBackend> TransactionTable<M> {
         dependents
     }
 
-    /// Keeps nothing but the bytes of a transaction that has ended, once nobody else has it.
-    pub fn pack(&mut self, id: TransactionId) {
-        if let Some(state) = self.states.get_mut(id).filter(|state| state.conclusion().is_some()) {
-            state.transaction.pack();
-        }
-    }
-
     fn make_versions(&mut self, transaction: &Transaction, order_key: OrderKey) {
         let timestamp = transaction.timestamp();
         self.same_time.committed(order_key);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
-use basil::message::Subject;
+use basil::message::{Conflict, Subject, Unsigned};
 use basil::{
     Certificate, ClientLimit, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, Read, Refusal, Replica,
     ReplicaOptions, Transaction, Vote, Write,
@@ -13,6 +13,7 @@ use crypto::{Verified, leaf};
 use machine::turn::{ANSWER_BYTES_MAX, Bounds, Turns};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use store::{Memory, Options, Store};
+use types::codec::Encode as _;
 use types::limits::VALUE_BYTES_MAX;
 use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
 
@@ -414,26 +415,31 @@ fn one_client_holds_few_undecided_transactions_and_few_keys() {
     assert_eq!(held(4_096, 1), 15);
 }
 
-/// What was written has become versions; of decided transactions a bounded part keeps its values, of aborted ones none.
+/// What was written has become versions, if not all of them here; of decided transactions a bounded part keeps its values, of aborted ones none.
 #[test]
 fn values_of_decided_transactions_are_let_go() {
     const DECIDED_BYTES_MAX: usize = 300_000;
-    let members = members(1);
+    const SHARDS: [ShardId; 2] = [SHARD, ShardId(1)];
+    let members = members(2);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
     let options = ReplicaOptions { decided_bytes_max: DECIDED_BYTES_MAX, ..ReplicaOptions::default() };
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
     let long = "v".repeat(100_000);
+    let on_both = |number: u64| {
+        let write = |key: String| Write { key: Key::from(&*key), value: Some(Value::from(&*long)) };
+        let timestamp = Timestamp::new((NOW_MS - 100 + number) * 1_000_000, ClientId(1));
+        let writes = vec![write(number.to_string()), write(format!("x{number}"))];
+        Transaction::new(members.cluster.id(), timestamp, vec![], writes).expect("small enough")
+    };
     for number in 0..20 {
-        let key = number.to_string();
-        let written = transaction(&members, ClientId(1), NOW_MS - 100 + number, &[], (&key, &long));
-        let certificate = Arc::new(committed(&members, &written));
+        let written = on_both(number);
+        let certificate = Arc::new(committed_on(&members, &SHARDS, &written));
         assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: written.clone() }).is_empty());
         let writeback = Message::Writeback { transaction: None, certificate, relay: false };
         assert!(answer(&members, &mut replica, HONEST, writeback).is_empty());
         assert!(replica.decided_bytes() <= DECIDED_BYTES_MAX, "{} bytes", replica.decided_bytes());
         // Who asks for the first again is answered as ever.
-        let first = transaction(&members, ClientId(1), NOW_MS - 100, &[], ("0", &long));
-        assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: first }).len() <= 1);
+        assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: on_both(0) }).len() <= 1);
     }
     let read = Message::Read { request: 1, timestamp: Timestamp::new(NOW_MS * 1_000_000, ClientId(1)), keys: vec![Key::from("0")] };
     let answers = answer(&members, &mut replica, HONEST, read);
@@ -442,13 +448,43 @@ fn values_of_decided_transactions_are_let_go() {
     let before = replica.decided_bytes();
     let aborted = transaction(&members, ClientId(2), NOW_MS - 10, &["0"], ("b", &long));
     assert!(answer(&members, &mut replica, LIAR, Message::Prepare { transaction: aborted.clone() }).is_empty());
-    let other = transaction(&members, ClientId(1), NOW_MS - 100, &[], ("0", &long));
-    let certificate = Arc::new(committed(&members, &other));
+    let other = on_both(0);
+    let certificate = Arc::new(committed_on(&members, &SHARDS, &other));
     let proof = ShardProof::Conflict { shard: SHARD, transaction: other, certificate };
     let certificate = Arc::new(Certificate { id: aborted.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) });
     assert!(answer(&members, &mut replica, LIAR, Message::Writeback { transaction: None, certificate, relay: false }).is_empty());
     assert_eq!(replica.counts().aborted, 1);
     assert!(replica.decided_bytes() < before + 1_000);
+}
+
+/// What it wrote is kept at its keys alone. With that it is told whole.
+#[test]
+fn a_committed_transaction_is_made_whole_again_by_what_it_wrote() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions::default();
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let written = transaction(&members, ClientId(1), NOW_MS - 100, &[], ("0", &"v".repeat(10_000)));
+    let certificate = Arc::new(committed(&members, &written));
+    assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: written.clone() }).is_empty());
+    let before = replica.decided_bytes();
+    let writeback = Message::Writeback { transaction: None, certificate, relay: false };
+    assert!(answer(&members, &mut replica, HONEST, writeback).is_empty());
+    assert!(replica.decided_bytes() < before + 1_000, "{} bytes", replica.decided_bytes());
+    // To another replica that has missed it.
+    let other = Party::Replica(ReplicaId { shard: SHARD, index: 1 });
+    let told = answer(&members, &mut replica, other, Message::TransactionsQuery { ids: vec![written.id()] });
+    let [Message::TransactionsReply { transactions }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(transactions.iter().map(Transaction::to_bytes).collect::<Vec<_>>(), [written.to_bytes()]);
+    // To one that has read past it, with the proof.
+    let stale = Message::Prepare { transaction: transaction(&members, ClientId(2), NOW_MS - 10, &["0"], ("b", "1")) };
+    let message = members.stranger().verify(stale).expect("it is properly signed");
+    let mut outbox = Outbox::default();
+    replica.step(Time(NOW_MS * 1_000_000), Input::Message { from: LIAR, message }, &mut outbox);
+    let [(_, Unsigned::Vote { conflict: Some(Conflict::Committed { transaction, .. }), .. })] = &outbox.unsigned[..] else {
+        panic!("{:?}", outbox.unsigned)
+    };
+    assert_eq!(transaction.to_bytes(), written.to_bytes());
 }
 
 /// It aborted before this replica had voted, its values were let go, and its proof is not kept any more: it is not judged.

@@ -545,9 +545,9 @@ impl<M: StorageBackend> Replica<M> {
             if bytes >= TRANSACTIONS_BYTES_ENOUGH {
                 break;
             }
-            if state.decision() == Some(Decision::Commit) && state.transaction.is_whole() {
-                bytes += state.transaction.encoded_bytes();
-                transactions.push(state.transaction.clone());
+            if let Some(transaction) = self.table.whole(state).filter(|_| state.decision() == Some(Decision::Commit)) {
+                bytes += transaction.encoded_bytes();
+                transactions.push(transaction);
             }
         }
         out.send_large(from, Message::TransactionsReply { transactions }, bytes);

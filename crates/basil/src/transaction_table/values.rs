@@ -1,15 +1,21 @@
-//! What decided transactions take of the memory, and whose values are let go where that is much.
+//! What decided transactions take of the memory.
+//!
+//! What a committed one wrote has become versions. Where this replica has all of these, they are not kept with the transaction, too: it is made whole from
+//! them when somebody asks for it, for as long as the versions are there. Of others, values are let go where they are much.
 
 use mutants::{Mutant, broken};
-use store::StorageBackend;
-use types::TransactionId;
+use store::{StorageBackend, VersionRef};
+use types::{TransactionId, Value};
 
 use super::TransactionTable;
 use crate::certificate::{Decision, Vote};
-use crate::transaction_state::Phase;
+use crate::transaction::Transaction;
+use crate::transaction_state::{Phase, TransactionState};
 
-/// Shorter values of a decided transaction are not worth being let go.
+/// Shorter values of a decided transaction are not worth being let go where they cannot be had again.
 const VALUES_BYTES_MIN: usize = 512;
+/// The same where they can.
+const COPIES_BYTES_MIN: usize = 32;
 
 impl<M: StorageBackend> TransactionTable<M> {
     /// The most memory that decided transactions may take before values are let go.
@@ -21,6 +27,34 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// The memory that decided transactions take.
     pub fn decided_bytes(&self) -> usize {
         self.decided_bytes
+    }
+
+    /// Keeps nothing of a transaction that has ended but its bytes, once nobody else has it, and of these no values that its versions have.
+    pub fn pack(&mut self, id: TransactionId) {
+        let Some(state) = self.states.get_mut(id) else { return };
+        let (Some(decision), Some(writes)) = (state.decision(), state.transaction.kept_writes()) else { return };
+        let are_here = writes.iter().all(|write| self.cluster.shard_of(&write.key) == self.shard);
+        let has_copies = decision == Decision::Commit && are_here && state.transaction.value_bytes() >= COPIES_BYTES_MIN;
+        if !has_copies || broken(Mutant::ValuesKept) {
+            state.transaction.pack();
+            return;
+        }
+        let before = state.transaction.memory_bytes();
+        state.transaction.pack_without_values();
+        self.decided_bytes = self.decided_bytes + state.transaction.memory_bytes() - before;
+    }
+
+    /// A transaction as it was prepared, while its values are kept with it or at its keys.
+    pub fn whole(&self, state: &TransactionState) -> Option<Transaction> {
+        let transaction = &state.transaction;
+        if transaction.is_whole() {
+            return Some(transaction.clone());
+        }
+        if broken(Mutant::ValuesNotFound) {
+            return None;
+        }
+        let version = |key: &_| self.store.version_at(key, transaction.timestamp());
+        transaction.with_values(self.cluster.id(), |key| version(key).map(|VersionRef { value, .. }| value.and_then(Value::copied)))
     }
 
     /// `id` has ended. What a committed one wrote has become versions, so its values are let go when there is not room for all, the
