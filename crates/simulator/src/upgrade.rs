@@ -31,14 +31,14 @@ pub(crate) struct Version<O> {
 
 /// Another version.
 fn next_version<S: System>(version: Version<S::Options>, random: &mut Random) -> Version<S::Options> {
+    let options = S::upgraded(version.options, random);
+    let (segment_bytes_max, cache_bytes_max) = (random.pick(&[4 << 10, 64 << 10, 16 << 20]), random.pick(&[4 << 10, 1 << 20]));
+    let checkpoint_versions_max = random.pick(&[16, 1_024, 16_384]);
+    // So that checkpoints take several steps.
+    let checkpoint_step = checkpoint_versions_max / 8;
     Version {
-        options: S::upgraded(version.options, random),
-        store: Options {
-            segment_bytes_max: random.pick(&[4 << 10, 64 << 10, 16 << 20]),
-            cache_bytes_max: random.pick(&[4 << 10, 1 << 20]),
-            checkpoint_versions_max: random.pick(&[16, 1_024, 16_384]),
-            deleted_keys_min: 1,
-        },
+        options,
+        store: Options { segment_bytes_max, cache_bytes_max, checkpoint_versions_max, checkpoint_step, deleted_keys_min: 1 },
         bounds: Bounds { batch_max: random.pick(&[1, 4, 64]), ..version.bounds },
     }
 }

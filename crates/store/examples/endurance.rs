@@ -21,9 +21,8 @@ use types::{ClientId, Direction, Key, Timestamp, Value};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What a node allocates with.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+// What a node allocates with: linked, it takes the place of the system's `malloc`.
+use mimalloc as _;
 
 const OWNER: &str = "endurance";
 const SECOND: u64 = 1_000_000_000;

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! In memory each key has one entry in one table: its versions, which of them are in the base table, and the [`KeyMeta`] that the
-//! machine keeps with it. A log beside the table says which versions are not checkpointed yet, in the order of time.
+//! machine keeps with it. A log beside the table says which versions are not checkpointed yet, by their time.
 //!
 //! The disk is a [`StorageBackend`]: [`Disk`] is the real one; tests and simulations crash and damage a [`Memory`]. A backend
 //! only moves bytes; framing, checksums and replay are the same code for both.

@@ -25,13 +25,21 @@ pub struct Options {
     pub cache_bytes_max: usize,
     /// About how many versions one checkpoint takes. It goes into the base table as a table of its own, so larger checkpoints make merging cheaper.
     pub checkpoint_versions_max: usize,
+    /// How many versions of a checkpoint one call looks at, about.
+    pub checkpoint_step: usize,
     /// A range with nothing but deleted keys is remembered ([`Store::page_of_values`]) if it has so many: passing over it costs about as much as looking at them.
     pub deleted_keys_min: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { segment_bytes_max: 16 << 20, cache_bytes_max: 32 << 20, checkpoint_versions_max: 65_536, deleted_keys_min: 16 }
+        Self {
+            segment_bytes_max: 16 << 20,
+            cache_bytes_max: 32 << 20,
+            checkpoint_versions_max: 65_536,
+            checkpoint_step: 8_192,
+            deleted_keys_min: 16,
+        }
     }
 }
 
@@ -285,7 +293,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let before = size(entry);
         let has_row = entry.versions.has_row(self.checkpointed);
         let is_listed = entry.versions.is_unflushed(self.checkpointed) || has_row;
-        if has_row && late_for.is_none() {
+        if has_row && late_for.is_none() && entry.versions.are_few() {
             // The few that read before this version find the row in the base table.
             entry.versions.forget_checkpointed(self.checkpointed);
             entry.is_complete &= broken(Mutant::RowStillKnown);
@@ -643,7 +651,7 @@ fn size<K: KeyMeta>(entry: &Entry<K>) -> usize {
 mod tests {
     use types::{ClientId, Value};
 
-    use super::checkpoints::{NEW_KEY_COST, STEP};
+    use super::checkpoints::NEW_KEY_COST;
     use super::*;
     use crate::Memory;
     use crate::PageLimits;
@@ -660,8 +668,9 @@ mod tests {
     fn a_checkpoint_ends_in_as_many_steps_as_its_keys_take_however_many_others_are_new() {
         const LATER: u64 = 1 << 40;
         /// So many new keys are a step of what is done for new keys alone.
-        const STEP_KEYS: usize = STEP / NEW_KEY_COST;
-        let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
+        const STEP_KEYS: usize = 8_192 / NEW_KEY_COST;
+        let options = Options { checkpoint_step: 8_192, ..Options::default() };
+        let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens");
         assert!(store.replay().expect("it is new").is_none());
         for number in 0..40 * STEP_KEYS as u64 {
             let time = if number < STEP_KEYS as u64 { number + 1 } else { LATER + number };
@@ -700,7 +709,7 @@ mod tests {
         let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
         assert!(store.replay().expect("it is new").is_none());
         let version = |time| Version { timestamp: at(time), value: Some(Value::from("v")) };
-        let mut write = |store: &mut Store<Memory>, time| {
+        let write = |store: &mut Store<Memory>, time| {
             store.commit(&numbered(1), version(time));
             store.statistics().cache_bytes
         };

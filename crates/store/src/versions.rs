@@ -32,7 +32,7 @@ pub(crate) struct Held {
     late_for: Option<CheckpointNumber>,
 }
 
-/// The versions of a key that has several. It takes no more room than one.
+/// The versions of a key that has several. In its entry they take no more room than one.
 pub(crate) struct Many {
     held: Vec<Held>,
     /// How many of them are late.
@@ -87,6 +87,11 @@ impl Versions {
             Self::One(held) => held.value_memory(),
             Self::Many(many) => many.held.len() * size_of::<Held>() + many.value_steps as usize * VALUE_STEP,
         }
+    }
+
+    /// Whether moving all of them is cheap.
+    pub fn are_few(&self) -> bool {
+        self.held().len() <= FEW
     }
 
     /// The newest one.

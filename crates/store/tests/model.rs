@@ -108,7 +108,7 @@ type Commit = (Key, Version);
 
 struct Harness<'a, W: World> {
     world: &'a W,
-    cache_bytes_max: usize,
+    room: Room,
     store: Option<Store<W::StorageBackend>>,
     /// Everything committed and not lost in a crash.
     versions: BTreeMap<Key, BTreeMap<Timestamp, Option<Value>>>,
@@ -141,10 +141,10 @@ fn decode(record: Bytes) -> Commit {
 }
 
 impl<'a, W: World> Harness<'a, W> {
-    fn new(world: &'a W, cache_bytes_max: usize) -> Self {
+    fn new(world: &'a W, room: Room) -> Self {
         let mut harness = Self {
             world,
-            cache_bytes_max,
+            room,
             store: None,
             versions: BTreeMap::new(),
             journal: Vec::new(),
@@ -162,8 +162,9 @@ impl<'a, W: World> Harness<'a, W> {
 
     fn open(&mut self) {
         // Small enough that segments fill and checkpoints are cut short.
-        let options =
-            Options { segment_bytes_max: 2_000, cache_bytes_max: self.cache_bytes_max, checkpoint_versions_max: 4, deleted_keys_min: 1 };
+        let Room { cache_bytes_max, checkpoint_step } = self.room;
+        let (checkpoint_versions_max, deleted_keys_min) = (4, 1);
+        let options = Options { segment_bytes_max: 2_000, cache_bytes_max, checkpoint_versions_max, checkpoint_step, deleted_keys_min };
         let mut store = Store::open(self.world.backend(), options).expect("the backend works");
         let mut replayed = Vec::new();
         while let Some(batch) = store.replay().expect("the journal is whole") {
@@ -332,7 +333,11 @@ impl<'a, W: World> Harness<'a, W> {
     }
 
     fn poll_checkpoint(&mut self) {
-        if self.store().checkpoint_finished().expect("the backend works").is_some() {
+        let has_finished = self.store().checkpoint_finished().expect("the backend works").is_some();
+        if !self.store().is_pending() {
+            self.synced(); // Before the base table has what was committed since it began.
+        }
+        if has_finished {
             for checkpointed in std::mem::take(&mut self.running) {
                 self.unflushed.remove(&checkpointed);
             }
@@ -490,13 +495,21 @@ fn large_rows_are_cached_among_many_small_ones() {
     }
 }
 
-/// How much of the base table may stay in memory: nothing, some rows, all.
-fn cache_bytes_max() -> impl Strategy<Value = usize> {
-    prop_oneof![Just(0), Just(1_000), Just(1 << 20)]
+/// How much of the base table may stay in memory (nothing, some rows, all), and how much of a checkpoint one call does.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    cache_bytes_max: usize,
+    checkpoint_step: usize,
 }
 
-fn run<W: World>(world: &W, cache_bytes_max: usize, steps: Vec<Step>) {
-    let mut harness = Harness::new(world, cache_bytes_max);
+fn room() -> impl Strategy<Value = Room> {
+    let steps = prop_oneof![Just(1), Just(2), Just(8_192)];
+    let room = (prop_oneof![Just(0), Just(1_000), Just(1 << 20)], steps);
+    room.prop_map(|(cache_bytes_max, checkpoint_step)| Room { cache_bytes_max, checkpoint_step })
+}
+
+fn run<W: World>(world: &W, room: Room, steps: Vec<Step>) {
+    let mut harness = Harness::new(world, room);
     for step in steps {
         harness.step(step);
     }
@@ -510,18 +523,18 @@ fn run<W: World>(world: &W, cache_bytes_max: usize, steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn memory_holds_what_the_model_holds(cache in cache_bytes_max(), steps in proptest::collection::vec(step(), 1..150)) {
+    fn memory_holds_what_the_model_holds(room in room(), steps in proptest::collection::vec(step(), 1..150)) {
         let memory = Memory::new(OWNER);
-        run(&memory, cache, steps);
+        run(&memory, room, steps);
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 64, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_disk_holds_what_the_model_holds(cache in cache_bytes_max(), steps in proptest::collection::vec(step(), 1..80)) {
+    fn a_disk_holds_what_the_model_holds(room in room(), steps in proptest::collection::vec(step(), 1..80)) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         Disk::create(directory.path(), OWNER).expect("the directory is empty");
-        run(&directory, cache, steps);
+        run(&directory, room, steps);
     }
 }

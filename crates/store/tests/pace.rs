@@ -95,7 +95,7 @@ fn on_a_slow_disk_writing_slows_down_and_what_waits_in_memory_is_bounded() {
     Disk::create(directory.path(), OWNER).expect("the directory is empty");
     let pace = PaceOptions { free_bytes: FREE_BYTES, full_bytes: FULL_BYTES };
     let disk = Disk::open(directory.path(), OWNER, DiskOptions { pace, ..DiskOptions::default() }).expect("it is new");
-    // Checkpoints of a megabyte, counted as memory, and so some 25 MB a second, or half of that on a busy machine.
+    // Checkpoints of half a megabyte, counted as memory, and so some 14 MB a second, or half of that on a busy machine.
     let options = Options { checkpoint_versions_max: 500, cache_bytes_max: 1 << 20, ..Options::default() };
     let mut store = Store::open(SlowDisk { disk, checkpoint_ends: None }, options).expect("it is new");
     assert!(store.replay().expect("it is new").is_none());

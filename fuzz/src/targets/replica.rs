@@ -280,7 +280,8 @@ impl Life {
 
 /// A process that comes back from what `medium` holds, and is still bound by its word.
 fn start(medium: &Memory, now: u64, promises: Promises) -> Turns<Overheard> {
-    let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, checkpoint_versions_max: 4, deleted_keys_min: 1 };
+    let (segment_bytes_max, cache_bytes_max, deleted_keys_min) = (2_048, 4_096, 1);
+    let options = Options { segment_bytes_max, cache_bytes_max, checkpoint_versions_max: 4, checkpoint_step: 2, deleted_keys_min };
     let store = Store::open(medium.clone(), options).expect("memory is whole after a crash");
     let settings = ReplicaOptions {
         window_ms: 10_000,

@@ -18,8 +18,6 @@ use crate::{Checkpoint, StorageBackend, StoreError, Version};
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
-/// How much is done in one call for the versions of a checkpoint: looking at one is one, as is each that is let go.
-pub(super) const STEP: usize = 8_192;
 /// Where many versions are in memory only, a call does this part of as many, lest there be more and more.
 const STEP_PARTS: usize = 128;
 /// A key that was new takes so much more.
@@ -89,7 +87,6 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         if self.running.is_some() || watermark <= self.watermark {
             return Ok(false);
         }
-        // The base table must never have a version whose record may still be lost.
         self.sync()?;
         let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
         let mut late_keys = std::mem::take(&mut self.late_keys);
@@ -154,7 +151,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     /// How much is done in one call.
     fn step(&self) -> usize {
-        STEP.max(self.unflushed.size().versions / STEP_PARTS)
+        self.options.checkpoint_step.max(self.unflushed.size().versions / STEP_PARTS)
     }
 
     /// Encodes some of the versions that are not encoded yet. When there are no more, the base table begins to take them. Gives whether it has begun.
@@ -162,22 +159,31 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let Stage::Encoding { logs, next, rows } = &mut running.stage else { return Ok(true) };
         let (most, mut done) = (self.step(), 0);
         while done < most {
-            let some: SmallVec<[Logged; KEYS_TOGETHER]> = std::iter::from_fn(|| next.next(logs)).take(KEYS_TOGETHER).collect();
+            let mut some = SmallVec::<[Logged; KEYS_TOGETHER]>::new();
+            while some.len() < KEYS_TOGETHER && done < most {
+                let Some(logged) = next.next(logs) else { break };
+                done += 1 + logged.value_memory as usize / ENCODED_BYTES;
+                some.push(logged);
+            }
             if some.is_empty() {
                 running.listed_keys = std::mem::take(logs).into_iter().flat_map(Log::into_listed).collect();
                 let rows = Arc::new(std::mem::take(rows));
-                let checkpoint = Checkpoint::new(self.watermark, running.late_to, Arc::clone(&rows), running.taken.memory);
+                running.stage = Stage::Writing(Arc::clone(&rows));
+                // The base table must never have a version whose record may still be lost.
+                self.sync()?;
+                let checkpoint = Checkpoint::new(self.watermark, running.late_to, rows, running.taken.memory);
                 let begun = self.backend.begin_checkpoint(checkpoint.replacing(&running.replaced));
-                running.stage = Stage::Writing(rows);
                 return self.close_on_error(begun).map(|()| true);
             }
             self.table.prefetch_entries(some.iter().map(|logged| logged.entry));
             self.table.prefetch_versions(some.iter().map(|logged| (logged.entry, logged.timestamp)));
             for Logged { entry: id, timestamp, .. } in some {
                 let entry = self.table.entry(id);
-                // One that is not there has left because the base table has it.
-                let row_bytes = entry.versions.at(timestamp).map_or(0, |version| rows.push(id, entry.key.as_bytes(), version));
-                done += 1 + row_bytes / ENCODED_BYTES;
+                match entry.versions.at(timestamp) {
+                    Some(version) => rows.push(id, entry.key.as_bytes(), version),
+                    // It came late and was found to be in the base table already.
+                    None => assert!(timestamp <= running.late_to, "a version stays in its entry until the base table has it"),
+                }
             }
         }
         Ok(false)
@@ -223,7 +229,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         }
         let (most, mut done) = (self.step(), 0);
         while done < most {
-            let some: SmallVec<[EncodedRow<'_>; KEYS_TOGETHER]> = std::iter::from_fn(|| next.next(rows)).take(KEYS_TOGETHER).collect();
+            let together = KEYS_TOGETHER.min(most - done);
+            let some: SmallVec<[EncodedRow<'_>; KEYS_TOGETHER]> = std::iter::from_fn(|| next.next(rows)).take(together).collect();
             if some.is_empty() {
                 return self.clean_up_listed(&mut running.listed_keys, most - done);
             }
@@ -248,10 +255,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         freed
     }
 
-    /// Takes some keys of the list out of those that are new. One that stays, since its row was evicted and another version came, is listed with that
+    /// Takes some keys of the list out of those that are new. One that stays, since its row has left memory and another version came, is listed with that
     /// one. Gives whether nothing is left.
     fn clean_up_listed(&mut self, listed_keys: &mut Vec<Key>, at_most: usize) -> bool {
-        let left = listed_keys.len().saturating_sub(at_most / NEW_KEY_COST);
+        let left = listed_keys.len().saturating_sub(at_most.div_ceil(NEW_KEY_COST));
         for key in listed_keys.drain(left..) {
             let versions = self.table.find(&key).map(|id| &self.table.entry(id).versions);
             let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
