@@ -538,7 +538,7 @@ impl<M: StorageBackend> Replica<M> {
                 if abort_reason == AbortReason::ReadTimestamp {
                     self.note_held_off(now, transaction);
                 }
-                let conflict = self.conflict_of(now, abort_reason);
+                let conflict = self.conflict_of(now, id, abort_reason);
                 self.cast(id, Vote::Abort, Some(abort_reason), conflict, out);
                 self.expedite_hidden(now, transaction, abort_reason, out);
             }
@@ -579,10 +579,13 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    /// What stands in the way of a transaction that is voted down for `abort_reason`, if telling helps (L8, L11).
-    fn conflict_of(&self, now: Time, abort_reason: AbortReason) -> Option<Conflict> {
+    /// What stands in the way of transaction `id`, which is voted down for `abort_reason`, if telling helps (L8, L11) and anybody who asks may see it.
+    fn conflict_of(&self, now: Time, id: TransactionId, abort_reason: AbortReason) -> Option<Conflict> {
         let other = abort_reason.conflicting()?;
-        let state = self.table.get(other)?;
+        let (requesters, state) = (self.table.get(id)?.requesters(), self.table.get(other)?);
+        if !requesters.iter().any(|requester| self.may_see(*requester, &state.transaction)) {
+            return None;
+        }
         match (state.decision(), self.table.proof_of(state)) {
             (Some(Decision::Commit), Some(certificate)) => {
                 let transaction = self.table.whole(state)?;

@@ -295,7 +295,7 @@ impl Transaction {
         self.examine(|parts| parts.keys().any(|key| cluster.shard_of(key) == shard) || parts.scans(cluster, shard))
     }
 
-    /// The length of its encoding, in bytes.
+    /// The length of its encoding, in bytes; without its values once these were let go.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
         self.0.encoded.len()
@@ -336,19 +336,15 @@ impl Transaction {
 impl Transaction {
     /// The same transaction without the values that it writes, in memory of its own: it has its name and its keys, and cannot be encoded.
     pub(crate) fn without_values(&self) -> Self {
-        Self(Arc::new(self.0.packed(self.encoded_without_values(), false)))
-    }
-
-    /// Its encoding with deletions in the place of values.
-    fn encoded_without_values(&self) -> Bytes {
-        self.examine(|Parts { reads, ranges, writes }| {
+        let encoded = self.examine(|Parts { reads, ranges, writes }| {
             let values = writes.iter().filter_map(|write| write.value.as_ref());
             let removed: usize = values.map(|value| size_of::<u32>() + value.as_bytes().len()).sum();
             let mut encoded = Vec::with_capacity(self.0.encoded.len() - removed);
             let deletions: SmallVec<[Write; 4]> = writes.iter().map(|write| Write { key: write.key.clone(), value: None }).collect();
             encode(self.timestamp(), reads, &deletions, ranges, &mut encoded);
             encoded.into()
-        })
+        });
+        Self(Arc::new(self.0.packed(encoded, false)))
     }
 
     /// The whole transaction again, if these are the values that it wrote.
@@ -359,21 +355,11 @@ impl Transaction {
         Self::with_ranges(cluster, self.timestamp(), reads, ranges, writes?).ok().filter(|whole| whole.id() == self.id())
     }
 
-    /// Keeps its bytes alone, if nobody else has it: what they hold is read from them when it is asked for. Gives whether nobody has.
-    pub(crate) fn pack(&mut self) -> bool {
-        let content = Arc::get_mut(&mut self.0);
-        content.map(|content| content.parts.take()).is_some()
-    }
-
-    /// The same without its values, which are kept elsewhere.
-    pub(crate) fn pack_without_values(&mut self) -> bool {
-        if !self.is_whole() || Arc::get_mut(&mut self.0).is_none() {
-            return self.pack();
+    /// Keeps its bytes alone, if nobody else has it: what they hold is read from them when it is asked for.
+    pub(crate) fn pack(&mut self) {
+        if let Some(content) = Arc::get_mut(&mut self.0) {
+            content.parts.take();
         }
-        let encoded = self.encoded_without_values();
-        let content = Arc::get_mut(&mut self.0).expect("nobody else has it: see above");
-        (content.encoded, content.is_whole) = (encoded, false);
-        self.pack()
     }
 
     /// The keys that it has read, for whom it is not worth keeping what it holds.

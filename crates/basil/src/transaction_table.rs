@@ -865,10 +865,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_without_its_values_can_be_taken_out_of_its_frame() {
-        let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
-        let transaction = Transaction::new(one_shard().id(), at(1), vec![], vec![write]).expect("it is small").without_values();
-        assert_eq!(transaction.detached().writes(), [Write { key: Key::from("a"), value: None }]);
+    fn what_is_without_its_values_can_be_taken_out_of_its_frame_and_is_whole_with_these_values_alone() {
+        let (cluster, keys) = (one_shard().id(), ["a", "b"].map(Key::from));
+        let values = [Some(Value::from("1")), None];
+        let writes = keys.iter().cloned().zip(values).map(|(key, value)| Write { key, value }).collect();
+        let range = KeyRange::new(Key::from("c"), Key::from("d")).expect("it has keys");
+        let whole = Transaction::with_ranges(cluster, at(1), vec![], vec![range], writes).expect("it is small");
+        let transaction = whole.without_values();
+        assert_eq!(transaction.detached().writes(), keys.clone().map(|key| Write { key, value: None }));
+        let with = |a: Option<&str>, b: Option<Option<&str>>| {
+            let found = |key: &Key| if *key == keys[0] { Some(a.map(Value::from)) } else { b.map(|value| value.map(Value::from)) };
+            transaction.with_values(cluster, found).map(|whole| whole.to_bytes())
+        };
+        assert_eq!(with(Some("1"), Some(None)), Some(whole.to_bytes()));
+        for (a, b) in [(Some("2"), Some(None)), (None, Some(None)), (Some("1"), Some(Some(""))), (Some("1"), None)] {
+            assert_eq!(with(a, b), None);
+        }
     }
 
     #[test]

@@ -457,34 +457,52 @@ fn values_of_decided_transactions_are_let_go() {
     assert!(replica.decided_bytes() < before + 1_000);
 }
 
-/// What it wrote is kept at its keys alone. With that it is told whole.
+/// Where this replica has all that it wrote, that is kept at its keys alone. It is told whole all the same.
 #[test]
 fn a_committed_transaction_is_made_whole_again_by_what_it_wrote() {
-    let members = members(1);
-    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
-    let options = ReplicaOptions::default();
-    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
-    let written = transaction(&members, ClientId(1), NOW_MS - 100, &[], ("0", &"v".repeat(10_000)));
-    let certificate = Arc::new(committed(&members, &written));
-    assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: written.clone() }).is_empty());
-    let before = replica.decided_bytes();
-    let writeback = Message::Writeback { transaction: None, certificate, relay: false };
-    assert!(answer(&members, &mut replica, HONEST, writeback).is_empty());
-    assert!(replica.decided_bytes() < before + 1_000, "{} bytes", replica.decided_bytes());
-    // To another replica that has missed it.
-    let other = Party::Replica(ReplicaId { shard: SHARD, index: 1 });
-    let told = answer(&members, &mut replica, other, Message::TransactionsQuery { ids: vec![written.id()] });
-    let [Message::TransactionsReply { transactions }] = &told[..] else { panic!("{told:?}") };
-    assert_eq!(transactions.iter().map(Transaction::to_bytes).collect::<Vec<_>>(), [written.to_bytes()]);
-    // To one that has read past it, with the proof.
-    let stale = Message::Prepare { transaction: transaction(&members, ClientId(2), NOW_MS - 10, &["0"], ("b", "1")) };
-    let message = members.stranger().verify(stale).expect("it is properly signed");
-    let mut outbox = Outbox::default();
-    replica.step(Time(NOW_MS * 1_000_000), Input::Message { from: LIAR, message }, &mut outbox);
-    let [(_, Unsigned::Vote { conflict: Some(Conflict::Committed { transaction, .. }), .. })] = &outbox.unsigned[..] else {
-        panic!("{:?}", outbox.unsigned)
-    };
-    assert_eq!(transaction.to_bytes(), written.to_bytes());
+    let of_shards = [vec![SHARD], vec![SHARD, ShardId(1)]];
+    for (shards, keys) in of_shards.into_iter().zip([["0", "1"], ["0", "x"]]) {
+        let members = members(2);
+        let memory = Memory::new("room");
+        let open = || {
+            let store = Store::open(memory.clone(), Options::default()).expect("it opens");
+            let (cluster, now) = (members.cluster.clone(), Time(NOW_MS * 1_000_000));
+            Replica::open(cluster, ME, ReplicaOptions::default(), store, now).expect("it opens")
+        };
+        let mut replica = open();
+        let writes = keys.into_iter().zip([Some(Value::from(&*"v".repeat(10_000))), None]);
+        let writes: Vec<Write> = writes.map(|(key, value)| Write { key: Key::from(key), value }).collect();
+        let timestamp = Timestamp::new((NOW_MS - 100) * 1_000_000, ClientId(1));
+        let written = Transaction::new(members.cluster.id(), timestamp, vec![], writes).expect("small enough");
+        let certificate = Arc::new(committed_on(&members, &shards, &written));
+        // It ends before this replica has voted.
+        let writeback = Message::Writeback { transaction: Some(written.clone()), certificate, relay: false };
+        assert!(answer(&members, &mut replica, HONEST, writeback).is_empty());
+        assert_eq!(replica.decided_bytes() > 10_000, shards.len() == 2, "{} bytes", replica.decided_bytes());
+        // To another replica that lacks it.
+        let other = Party::Replica(ReplicaId { shard: SHARD, index: 1 });
+        let told = answer(&members, &mut replica, other, Message::TransactionsQuery { ids: vec![written.id()] });
+        let [Message::TransactionsReply { transactions }] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(transactions.iter().map(Transaction::to_bytes).collect::<Vec<_>>(), [written.to_bytes()]);
+        // To one that has missed what it wrote, with the proof.
+        let stale = Message::Prepare { transaction: transaction(&members, ClientId(2), NOW_MS - 10, &["0"], ("b", "1")) };
+        let message = members.stranger().verify(stale).expect("it is properly signed");
+        let mut outbox = Outbox::default();
+        replica.step(Time(NOW_MS * 1_000_000), Input::Message { from: LIAR, message }, &mut outbox);
+        let [(_, Unsigned::Vote { conflict: Some(Conflict::Committed { transaction, .. }), .. })] = &outbox.unsigned[..] else {
+            panic!("{:?}", outbox.unsigned)
+        };
+        assert_eq!(transaction.to_bytes(), written.to_bytes());
+        // With the vote on it, which is asked for when its proof is not at hand any more, it is written down, and is there after a restart.
+        replica.step(Time((NOW_MS + 5_000) * 1_000_000), Input::Tick, &mut Outbox::default());
+        answer(&members, &mut replica, HONEST, Message::Recover { transaction: written.clone(), evidence: Vec::new() });
+        assert_eq!(replica.counts().votes_commit, 1);
+        replica.persist().expect("memory does not fail");
+        drop(replica);
+        let mut replica = open();
+        answer(&members, &mut replica, HONEST, Message::Recover { transaction: written.clone(), evidence: Vec::new() });
+        assert_eq!((replica.counts().votes_commit, replica.counts().votes_repeated), (0, 1));
+    }
 }
 
 /// It aborted before this replica had voted, its values were let go, and its proof is not kept any more: it is not judged.

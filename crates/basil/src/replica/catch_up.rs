@@ -545,9 +545,10 @@ impl<M: StorageBackend> Replica<M> {
             if bytes >= TRANSACTIONS_BYTES_ENOUGH {
                 break;
             }
-            if let Some(transaction) = self.table.whole(state).filter(|_| state.decision() == Some(Decision::Commit)) {
-                bytes += transaction.encoded_bytes();
-                transactions.push(transaction);
+            if state.decision() == Some(Decision::Commit) {
+                let whole = self.table.whole(state);
+                bytes += whole.as_ref().unwrap_or(&state.transaction).encoded_bytes();
+                transactions.extend(whole);
             }
         }
         out.send_large(from, Message::TransactionsReply { transactions }, bytes);

@@ -1,7 +1,7 @@
 //! What decided transactions take of the memory.
 //!
-//! What a committed one wrote has become versions. Where this replica has all of these, they are not kept with the transaction, too: it is made whole from
-//! them when somebody asks for it, for as long as the versions are there. Of others, values are let go where they are much.
+//! What a committed one wrote has become versions. Where this replica has all of them, the values are not kept a second time with the transaction: it is
+//! made whole from its versions when somebody asks for it, for as long as they are there. Of others, values are let go where they are much.
 
 use mutants::{Mutant, broken};
 use store::{StorageBackend, VersionRef};
@@ -9,13 +9,11 @@ use types::{TransactionId, Value};
 
 use super::TransactionTable;
 use crate::certificate::{Decision, Vote};
-use crate::transaction::Transaction;
-use crate::transaction_state::{Phase, TransactionState};
+use crate::transaction::{Transaction, Write};
+use crate::transaction_state::TransactionState;
 
 /// Shorter values of a decided transaction are not worth being let go where they cannot be had again.
 const VALUES_BYTES_MIN: usize = 512;
-/// The same where they can.
-const COPIES_BYTES_MIN: usize = 32;
 
 impl<M: StorageBackend> TransactionTable<M> {
     /// The most memory that decided transactions may take before values are let go.
@@ -29,19 +27,11 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.decided_bytes
     }
 
-    /// Keeps nothing of a transaction that has ended but its bytes, once nobody else has it, and of these no values that its versions have.
+    /// Keeps nothing but the bytes of a transaction that has ended, once nobody else has it.
     pub fn pack(&mut self, id: TransactionId) {
-        let Some(state) = self.states.get_mut(id) else { return };
-        let (Some(decision), Some(writes)) = (state.decision(), state.transaction.kept_writes()) else { return };
-        let are_here = writes.iter().all(|write| self.cluster.shard_of(&write.key) == self.shard);
-        let has_copies = decision == Decision::Commit && are_here && state.transaction.value_bytes() >= COPIES_BYTES_MIN;
-        if !has_copies || broken(Mutant::ValuesKept) {
+        if let Some(state) = self.states.get_mut(id).filter(|state| state.conclusion().is_some()) {
             state.transaction.pack();
-            return;
         }
-        let before = state.transaction.memory_bytes();
-        state.transaction.pack_without_values();
-        self.decided_bytes = self.decided_bytes + state.transaction.memory_bytes() - before;
     }
 
     /// A transaction as it was prepared, while its values are kept with it or at its keys.
@@ -57,18 +47,21 @@ impl<M: StorageBackend> TransactionTable<M> {
         transaction.with_values(self.cluster.id(), |key| version(key).map(|VersionRef { value, .. }| value.and_then(Value::copied)))
     }
 
-    /// `id` has ended. What a committed one wrote has become versions, so its values are let go when there is not room for all, the
+    /// `id` has ended. Values that its versions have go at once. Where this replica has not all of them, values are let go when there is not room for all, the
     /// oldest first. Those of an aborted one are let go at once, unless this replica may yet have to write it down with its vote.
     pub(super) fn note_values(&mut self, id: TransactionId, decision: Decision, vote: Option<Vote>) {
         while self.valued.front().is_some_and(|oldest| !self.states.contains(*oldest)) {
             self.valued.pop_front();
         }
-        if self.get(id).is_none_or(|state| state.transaction.value_bytes() < VALUES_BYTES_MIN) || broken(Mutant::ValuesKept) {
+        let Some(transaction) = self.get(id).map(|state| &state.transaction) else { return };
+        if transaction.value_bytes() == 0 || broken(Mutant::ValuesKept) {
             return;
         }
-        if decision == Decision::Abort && vote.is_some() {
+        let is_here = |write: &Write| self.holds(&write.key);
+        let are_versions = decision == Decision::Commit && transaction.writes().iter().all(is_here);
+        if are_versions || (decision == Decision::Abort && vote.is_some()) {
             self.drop_values_of(id);
-        } else {
+        } else if transaction.value_bytes() >= VALUES_BYTES_MIN {
             self.valued.push_back(id);
         }
         self.drop_values();
@@ -81,11 +74,8 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
     }
 
-    /// With the values goes the number of the proof, since whoever is shown that as a conflict is shown the transaction, too.
     fn drop_values_of(&mut self, id: TransactionId) {
         let Some(state) = self.states.get_mut(id).filter(|state| state.transaction.is_whole()) else { return };
-        let Phase::Concluded(conclusion) = &mut state.phase else { return };
-        conclusion.proof = conclusion.proof.take().filter(|_| conclusion.decision == Decision::Abort);
         let before = state.transaction.memory_bytes();
         state.transaction = state.transaction.without_values();
         self.decided_bytes = self.decided_bytes + state.transaction.memory_bytes() - before;
