@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use jute::{Acl, ConnectRequest, Create, CreateMode, Numbered, Request};
 use sentinel::{ConnectionId, Input, Now, Outbox, Peer, Profile, Server, Settings, State};
 
-/// What `bezant` allocates with.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+// What `bezant` allocates with: linked, it takes the place of the system's `malloc`.
+use mimalloc as _;
 
 const NODES: u64 = 1_000_000;
 const DATA_BYTES: usize = 100;
