@@ -56,11 +56,12 @@ pub(crate) fn sum(one: Cents, other: Cents) -> Result<Cents, Stop> {
     one.plus(other).ok_or_else(|| Stop::Broken(format!("{one} and {other} together are more than any row can hold")))
 }
 
-/// Runs `work` to its commit, retries included. Gives what it returned, if it committed to the end.
+/// Runs `work` to its commit, retries included. Gives what it returned, if it committed to the end. Work that only reads says so beforehand, unless a
+/// pool is to join it with others.
 ///
 /// Work that finds what cannot be is committed all the same, as far as it read: an attempt may well see such a thing by
 /// reading at an unlucky moment, but then it cannot commit. What is reported has been committed.
-pub(crate) async fn run<T, F, W>(client: &Client, work: W) -> Result<(Option<T>, Done), Error>
+pub(crate) async fn run<T, F, W>(client: &Client, only_reads: bool, work: W) -> Result<(Option<T>, Done), Error>
 where
     W: Fn(Transaction) -> F,
     F: Future<Output = Result<T, Stop>>,
@@ -76,7 +77,8 @@ where
             }
         }
     };
-    match client.transact(attempt).await {
+    let ended = if only_reads && !client.is_pooled() { client.read(attempt).await } else { client.transact(attempt).await };
+    match ended {
         Ok(committed) => {
             let done = Done::committed(&committed);
             Ok(match committed.value {

@@ -302,6 +302,10 @@ impl Census {
 }
 
 impl Plan {
+    fn only_reads(&self) -> bool {
+        matches!(self, Self::GetTimeline { .. })
+    }
+
     /// One attempt.
     async fn attempt(&self, txn: Transaction, reading: Reading) -> Result<(), Stop> {
         match self {
@@ -404,7 +408,7 @@ impl Workload for Retwis {
 
     fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
         let plan = self.plan(loop_client);
-        Box::pin(async move { Ok(run(client, |txn| plan.attempt(txn, self.reading)).await?.1) })
+        Box::pin(async move { Ok(run(client, plan.only_reads(), |txn| plan.attempt(txn, self.reading)).await?.1) })
     }
 
     fn check_end<'a>(&'a self, client: &'a Client, progress: Progress<'a>) -> Option<Work<'a, Verdict>> {

@@ -267,6 +267,10 @@ fn two_of(count: u64, rng: &mut SmallRng) -> (u64, u64) {
 }
 
 impl Plan {
+    fn only_reads(&self) -> bool {
+        matches!(self.kind, Kind::Balance)
+    }
+
     /// What the bank holds more or less when this has committed, as far as the plan tells.
     fn change(&self) -> Change {
         match self.kind {
@@ -394,7 +398,7 @@ impl Workload for Smallbank {
         loop_client.kind = plan.kind as usize;
         Box::pin(async move {
             self.books.begin(loop_client.index, plan.change());
-            let ended = run(client, |txn| plan.attempt(txn, self.reading)).await;
+            let ended = run(client, plan.only_reads(), |txn| plan.attempt(txn, self.reading)).await;
             match &ended {
                 Ok((change, _)) => self.books.settle(loop_client.index, change.unwrap_or(0)),
                 Err(Error::Client(client::Error::OutcomeUnknown { .. })) => self.books.lose(loop_client.index),

@@ -201,7 +201,7 @@ impl Workload for Tpcc {
         let plan = terminal.plan(loop_client);
         Box::pin(async move {
             let attempt = |txn| transactions::attempt(&plan, self.size, Tx { txn, reading: self.reading });
-            Ok(run(client, attempt).await?.1)
+            Ok(run(client, plan.only_reads(), attempt).await?.1)
         })
     }
 

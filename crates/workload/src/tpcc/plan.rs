@@ -36,6 +36,12 @@ pub(super) enum Plan {
     StockLevel { at: DistrictName, threshold: u32 },
 }
 
+impl Plan {
+    pub fn only_reads(&self) -> bool {
+        matches!(self, Self::OrderStatus { .. } | Self::StockLevel { .. })
+    }
+}
+
 /// An order to place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NewOrderPlan {
