@@ -94,7 +94,7 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// The memory of decided transactions, and the most that may be before values are let go.
     decided_bytes: usize,
     decided_bytes_max: usize,
-    /// Decided transactions with long values, in the order in which they ended.
+    /// Decided transactions that keep long values, in the order in which they ended.
     valued: VecDeque<TransactionId>,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,

@@ -328,15 +328,20 @@ impl<'a, W: World> Harness<'a, W> {
             let reached = self.store().watermark();
             assert!(before <= reached && reached <= at(watermark));
             self.running = self.unflushed.iter().filter(|(timestamp, _)| *timestamp <= reached).cloned().collect();
+            self.has_gone_on();
+        }
+    }
+
+    /// What is pending is durable before the base table has anything of a checkpoint.
+    fn has_gone_on(&mut self) {
+        if !self.store().is_pending() {
             self.synced();
         }
     }
 
     fn poll_checkpoint(&mut self) {
         let has_finished = self.store().checkpoint_finished().expect("the backend works").is_some();
-        if !self.store().is_pending() {
-            self.synced(); // Before the base table has what was committed since it began.
-        }
+        self.has_gone_on();
         if has_finished {
             for checkpointed in std::mem::take(&mut self.running) {
                 self.unflushed.remove(&checkpointed);

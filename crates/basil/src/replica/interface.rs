@@ -42,8 +42,8 @@ pub struct ReplicaOptions {
     pub abandoned_burst_seconds: u32,
     /// The most transactions remembered, decided ones included.
     pub tracked_max: usize,
-    /// The most memory that decided transactions take with values that no versions of this replica have; beyond, the oldest are kept without these. Nothing
-    /// new is prepared when they take twice as much.
+    /// The most memory that decided transactions take; beyond, values are let go of the oldest of those that wrote on other shards, too. Nothing new is
+    /// prepared when they take twice as much.
     pub decided_bytes_max: usize,
     /// Versions are checkpointed into the base table when those in memory take so many bytes,
     pub memtable_bytes_max: usize,

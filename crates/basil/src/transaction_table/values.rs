@@ -12,7 +12,7 @@ use crate::certificate::{Decision, Vote};
 use crate::transaction::{Transaction, Write};
 use crate::transaction_state::TransactionState;
 
-/// Shorter values of a decided transaction are not worth being let go where they cannot be had again.
+/// Shorter values are not worth being let go for room.
 const VALUES_BYTES_MIN: usize = 512;
 
 impl<M: StorageBackend> TransactionTable<M> {
@@ -75,9 +75,44 @@ impl<M: StorageBackend> TransactionTable<M> {
     }
 
     fn drop_values_of(&mut self, id: TransactionId) {
-        let Some(state) = self.states.get_mut(id).filter(|state| state.transaction.is_whole()) else { return };
+        // It may have been forgotten, and have come back undecided, while it waited for its turn here.
+        let has_ended = |state: &&mut TransactionState| state.decision().is_some() && state.transaction.is_whole();
+        let Some(state) = self.states.get_mut(id).filter(has_ended) else { return };
         let before = state.transaction.memory_bytes();
         state.transaction = state.transaction.without_values();
         self.decided_bytes = self.decided_bytes + state.transaction.memory_bytes() - before;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use machine::Time;
+    use store::{Memory, Options, Store};
+    use types::{ClientId, Key, ShardId, Timestamp};
+
+    use super::*;
+    use crate::testing::one_shard;
+    use crate::transaction_state::{Quota, QuotaOwner};
+
+    #[test]
+    fn what_has_come_back_undecided_keeps_its_values() {
+        let store = Store::open(Memory::new("values"), Options::default()).expect("a new store opens");
+        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
+        assert!(table.store.replay().expect("it is new").is_none());
+        let quota = Quota::prepare(QuotaOwner::Client(ClientId(1)));
+        let written = |time: u64| {
+            let write = Write { key: Key::from("a"), value: Some(Value::from(&*"v".repeat(VALUES_BYTES_MIN))) };
+            Transaction::new(one_shard().id(), Timestamp::new(time, ClientId(1)), vec![], vec![write]).expect("it is small")
+        };
+        let (first, other) = (written(1), written(2));
+        for transaction in [&first, &other] {
+            table.enter(transaction, Time(0), quota);
+            table.conclude(transaction.id(), Decision::Abort, None);
+        }
+        table.forget(other.id());
+        table.enter(&other, Time(0), quota);
+        table.limit_decided_bytes(0);
+        let is_whole = |transaction: &Transaction| table.get(transaction.id()).map(|state| state.transaction.is_whole());
+        assert_eq!([&first, &other].map(is_whole), [Some(false), Some(true)]);
     }
 }

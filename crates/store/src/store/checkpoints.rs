@@ -76,7 +76,7 @@ impl LogPlace {
 
 impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// Begins a checkpoint of the versions up to `watermark`, in the background. When there are many, it takes only the
-    /// oldest, and the watermark rises less; begin another when it is done. It first makes pending records durable.
+    /// oldest, and the watermark rises less; begin another when it is done. Pending records are durable before the base table has anything of it.
     /// Returns `false` while another checkpoint runs, and when the watermark would not rise.
     ///
     /// # Errors
@@ -87,7 +87,6 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         if self.running.is_some() || watermark <= self.watermark {
             return Ok(false);
         }
-        self.sync()?;
         let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
         let mut late_keys = std::mem::take(&mut self.late_keys);
         late_keys.sort_unstable();
@@ -151,7 +150,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     /// How much is done in one call.
     fn step(&self) -> usize {
-        self.options.checkpoint_step.max(self.unflushed.size().versions / STEP_PARTS)
+        self.options.checkpoint_step.max(self.unflushed.size().versions / STEP_PARTS).max(1)
     }
 
     /// Encodes some of the versions that are not encoded yet. When there are no more, the base table begins to take them. Gives whether it has begun.
