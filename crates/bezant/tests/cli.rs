@@ -24,6 +24,13 @@ fn dev_runs_statements_and_keeps_what_they_wrote() {
 }
 
 #[test]
+fn the_program_allocates_with_mimalloc() {
+    // It is linked for its `malloc` alone, so it is there only if the linker took that.
+    let said = Command::new(env!("CARGO_BIN_EXE_bezant")).arg("--version").env("MIMALLOC_VERBOSE", "1").output().expect("it runs");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("mimalloc"), "{said:?}");
+}
+
+#[test]
 fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     let place = Place::new();
     place.init(&["--clients", "2"]);

@@ -106,12 +106,6 @@ impl Client {
         Pool::new(Arc::clone(&self.connection), self.retry, options)
     }
 
-    /// Whether its transactions are joined with those of others ([`Client::pool`]).
-    #[must_use]
-    pub fn is_pooled(&self) -> bool {
-        self.pool.is_some()
-    }
-
     /// Begins a transaction now. Nothing is sent before its first read or its commit.
     #[must_use]
     pub fn begin(&self) -> Transaction {

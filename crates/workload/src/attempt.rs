@@ -56,8 +56,7 @@ pub(crate) fn sum(one: Cents, other: Cents) -> Result<Cents, Stop> {
     one.plus(other).ok_or_else(|| Stop::Broken(format!("{one} and {other} together are more than any row can hold")))
 }
 
-/// Runs `work` to its commit, retries included. Gives what it returned, if it committed to the end. Work that only reads says so beforehand, unless a
-/// pool is to join it with others.
+/// Runs `work` to its commit, retries included. Gives what it returned, if it committed to the end. Work that only reads says so beforehand.
 ///
 /// Work that finds what cannot be is committed all the same, as far as it read: an attempt may well see such a thing by
 /// reading at an unlucky moment, but then it cannot commit. What is reported has been committed.
@@ -77,7 +76,7 @@ where
             }
         }
     };
-    let ended = if only_reads && !client.is_pooled() { client.read(attempt).await } else { client.transact(attempt).await };
+    let ended = if only_reads { client.read(attempt).await } else { client.transact(attempt).await };
     match ended {
         Ok(committed) => {
             let done = Done::committed(&committed);
