@@ -93,7 +93,7 @@ mod tests {
         let mut rows = EncodedRows::default();
         let value = |number: u32| {
             let bytes = if number == 700 { 3 * CHUNK_BYTES } else { number as usize * 97 % 9_000 };
-            (number % 3 > 0).then(|| vec![number as u8; bytes])
+            (!number.is_multiple_of(3)).then(|| vec![number as u8; bytes])
         };
         let at = |number: u32| Timestamp::new(number.into(), ClientId(7));
         let key = |number: u32| format!("{number}").repeat(number as usize % 4);

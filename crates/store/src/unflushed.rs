@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_is_cut_short_never_splits_a_timestamp_and_leaves_nothing_below() {
-        let is_listed = |number: usize| number % 3 > 0;
+        let is_listed = |number: usize| !number.is_multiple_of(3);
         let times = [1, 2, 2, 2, 3, BUCKET + 1, BUCKET + 5, 3 * BUCKET, 3 * BUCKET];
         for floor in [0, 2, BUCKET - 1, BUCKET, BUCKET + 5, 2 * BUCKET] {
             for watermark in [floor, floor + 2, BUCKET + 1, 2 * BUCKET, 3 * BUCKET, 9 * BUCKET].into_iter().filter(|to| *to >= floor) {
