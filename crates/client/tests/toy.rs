@@ -194,7 +194,22 @@ static OPTIMIST: Profile = Profile {
     ..PROFILE
 };
 
-impl Machine for Optimist {
+/// A session that answers by itself, without replicas.
+struct Alone<A>(A);
+
+/// What it answers.
+trait Answers: Send + 'static {
+    /// Nothing where nobody asked.
+    fn answer(&mut self, request: Request) -> Option<Result<Response, Refusal>>;
+
+    fn connected(_: Vec<ReplicaId>) -> Option<Request> {
+        None
+    }
+
+    fn statistics(&self, _: &mut Statistics) {}
+}
+
+impl<A: Answers> Machine for Alone<A> {
     type Command = Ask;
     type Received = Verified<Message>;
     type Message = Message;
@@ -203,10 +218,44 @@ impl Machine for Optimist {
 
     fn step(&mut self, _: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         let Input::Command(Ask { operation, request }) = input else { return };
-        let outcome = match request {
+        if let Some(outcome) = self.0.answer(request) {
+            outbox.emit(Tell::Response { operation, outcome });
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+}
+
+impl<A: Answers> Durable for Alone<A> {
+    type Failure = Infallible;
+
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl<A: Answers> engine::Session for Alone<A> {
+    fn profile(&self) -> &'static Profile {
+        &OPTIMIST
+    }
+
+    fn connected(replicas: Vec<ReplicaId>) -> Option<Request> {
+        A::connected(replicas)
+    }
+
+    fn statistics(&self, out: &mut Statistics) {
+        self.0.statistics(out);
+    }
+}
+
+impl Answers for Optimist {
+    fn answer(&mut self, request: Request) -> Option<Result<Response, Refusal>> {
+        Some(match request {
             Request::Private(told) => {
                 self.connected = told.take().expect("nobody else tells it anything");
-                return;
+                return None;
             }
             Request::Read { mode: ReadMode::Ago { .. }, .. } if self.is_timeless || self.prepared.take().is_some() => Err(Refusal::TooOld),
             Request::Read { keys, .. } => {
@@ -221,26 +270,7 @@ impl Machine for Optimist {
                 Ok(Response::Committed(Commit { id, timestamp, place: 0, path: CommitPath::Slow, receipt: None }))
             }
             other => Err(Refusal::Unsupported(other.capability())),
-        };
-        outbox.emit(Tell::Response { operation, outcome });
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        None
-    }
-}
-
-impl Durable for Optimist {
-    type Failure = Infallible;
-
-    fn persist(&mut self) -> Result<(), Infallible> {
-        Ok(())
-    }
-}
-
-impl engine::Session for Optimist {
-    fn profile(&self) -> &'static Profile {
-        &OPTIMIST
+        })
     }
 
     fn connected(replicas: Vec<ReplicaId>) -> Option<Request> {
@@ -252,6 +282,10 @@ impl engine::Session for Optimist {
         // A digit for each, so that six are told apart.
         out.gauge("connected", "With whom it is connected", self.connected.iter().map(|replica| 10_u64.pow(replica.index.into())).sum());
     }
+}
+
+fn optimist(prepared: Option<u64>, is_timeless: bool) -> Alone<Optimist> {
+    Alone(Optimist { value: 1, prepared, commits: 0, connected: Vec::new(), is_timeless })
 }
 
 /// The session of an engine that keeps versions and orders by timestamps, on its own: a write is refused once a later transaction has read past it.
@@ -291,16 +325,9 @@ impl Ledger {
     }
 }
 
-impl Machine for Ledger {
-    type Command = Ask;
-    type Received = Verified<Message>;
-    type Message = Message;
-    type Unsigned = Infallible;
-    type Event = Tell;
-
-    fn step(&mut self, _: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
-        let Input::Command(Ask { operation, request }) = input else { return };
-        let outcome = match request {
+impl Answers for Ledger {
+    fn answer(&mut self, request: Request) -> Option<Result<Response, Refusal>> {
+        Some(match request {
             Request::Read { timestamp, keys, .. } => {
                 let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
                 for key in keys {
@@ -314,35 +341,14 @@ impl Machine for Ledger {
             }
             Request::Commit(request) => self.commit(request),
             other => Err(Refusal::Unsupported(other.capability())),
-        };
-        outbox.emit(Tell::Response { operation, outcome });
+        })
     }
-
-    fn deadline(&self) -> Option<Time> {
-        None
-    }
-}
-
-impl Durable for Ledger {
-    type Failure = Infallible;
-
-    fn persist(&mut self) -> Result<(), Infallible> {
-        Ok(())
-    }
-}
-
-impl engine::Session for Ledger {
-    fn profile(&self) -> &'static Profile {
-        &OPTIMIST
-    }
-
-    fn statistics(&self, _: &mut Statistics) {}
 }
 
 /// A client at whose keys `hot` and `warm` others have met that wrote them.
 async fn with_a_hot_key() -> (Client, Vec<Node<Doubler, Message>>) {
     let nodes = six().await;
-    let client = connect_to(&addresses(&nodes), Ledger::default()).await.expect("all six serve");
+    let client = connect_to(&addresses(&nodes), Alone(Ledger::default())).await.expect("all six serve");
     let both = [client.begin(), client.begin()];
     for txn in &both {
         txn.get_many(&["hot", "warm"].map(Key::from)).await.expect("it is answered");
@@ -424,10 +430,7 @@ async fn reads_at_the_same_time_are_of_one_timestamp_and_all_are_checked() {
 #[tokio::test]
 async fn a_comparison_fails_by_what_committed_alone() {
     let nodes = six().await;
-    let client =
-        connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new(), is_timeless: false })
-            .await
-            .expect("all six serve");
+    let client = connect_to(&addresses(&nodes), optimist(Some(2), false)).await.expect("all six serve");
     let put = Operation::Put(Key::from("k"), Value::from("3"));
     // It sees 2 first, which nobody ever wrote.
     let done = client.run(vec![Operation::Compare(Key::from("k"), value(1)), put.clone()]).await.expect("it has that value");
@@ -440,10 +443,7 @@ async fn a_comparison_fails_by_what_committed_alone() {
 #[tokio::test]
 async fn what_was_so_long_ago_is_asked_for_again_when_the_clock_was_wrong() {
     let nodes = six().await;
-    let client =
-        connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new(), is_timeless: false })
-            .await
-            .expect("all six serve");
+    let client = connect_to(&addresses(&nodes), optimist(Some(2), false)).await.expect("all six serve");
     let began = client.begin_as_of(AsOf::Ago(Duration::ZERO)).expect("it can");
     let place = began.timestamp().expect("it has one");
     let found = client.read_as_of(AsOf::Ago(Duration::ZERO), |txn| async move { txn.get("k").await }).await.expect("it is asked again");
@@ -454,7 +454,7 @@ async fn what_was_so_long_ago_is_asked_for_again_when_the_clock_was_wrong() {
 #[tokio::test]
 async fn who_cannot_tell_the_time_for_want_of_replicas_is_told_which_are_away() {
     let mut nodes = six().await;
-    let timeless = Optimist { value: 1, prepared: Some(2), commits: 0, connected: Vec::new(), is_timeless: true };
+    let timeless = optimist(Some(2), true);
     // As long as enough may be back it is tried again.
     let timeouts = Timeouts { connect_ms: 600_000, retry_ms: 1, ..Timeouts::default() };
     let client = connect_within(timeouts, &addresses(&nodes), timeless).await.expect("all six serve");
@@ -483,9 +483,9 @@ async fn a_session_is_told_with_whom_it_is_connected_before_anybody_asks_it_anyt
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     drop(nodes.remove(3).stop().await);
     at[4] = silent.local_addr().expect("it has one").to_string();
-    let optimist = || Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new(), is_timeless: false };
+    let session = || optimist(None, false);
     // Of four that serve, three are enough for this engine: on a busy machine it may begin without the fourth, and is told of it later.
-    let client = connect_to(&at, optimist()).await.expect("four are enough");
+    let client = connect_to(&at, session()).await.expect("four are enough");
     let told = || async {
         client.begin().get("k").await.expect("it answers");
         client.statistics().get("connected")
@@ -505,8 +505,7 @@ async fn a_session_that_minds_does_not_wait_for_who_hangs() {
     at[5] = silent.local_addr().expect("it has one").to_string();
     let mut fastest = PATIENCE;
     for _ in 0..5 {
-        let (began, optimist) =
-            (Instant::now(), Optimist { value: 1, prepared: None, commits: 0, connected: Vec::new(), is_timeless: false });
+        let (began, optimist) = (Instant::now(), optimist(None, false));
         connect_to(&at, optimist).await.expect("five are enough").close().await;
         fastest = fastest.min(began.elapsed());
     }
