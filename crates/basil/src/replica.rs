@@ -243,12 +243,10 @@ impl<M: StorageBackend> Replica<M> {
                 if relay {
                     self.relay(from, &certificate, out);
                 }
-                self.table.pack(certificate.id);
                 Ok(())
             }
             Message::CommitNotice { id } => {
                 self.on_commit_notice(now, from, id, out);
-                self.table.pack(id);
                 Ok(())
             }
             Message::StatusQuery { id, timestamp, keys } => self.on_status_query(now, from, id, timestamp, &keys, out),
@@ -729,20 +727,21 @@ impl<M: StorageBackend> Replica<M> {
         }
         let Some(transaction) = self.table.get(id).map(|state| state.transaction.clone()) else { return };
         if certificate.fits(&self.cluster, &transaction).is_ok() {
-            let decision = certificate.decision;
-            self.conclude(now, &transaction, decision, Some(certificate), out);
-            self.charge_author(now, from, &transaction);
-            // What is older may have been forgotten, and told of before.
-            if transaction.timestamp().time >= self.watermark(now) && is_author(from, &transaction) {
-                Self::tell_committed(&transaction, decision, out);
+            let (decision, timestamp, is_author) = (certificate.decision, transaction.timestamp(), is_author(from, &transaction));
+            self.conclude(now, transaction, decision, Some(certificate), out);
+            if !is_author {
+                self.charge_author(now, id);
+            } else if timestamp.time >= self.watermark(now) {
+                // What is older may have been forgotten, and told of before.
+                Self::tell_committed(timestamp.client, decision, out);
             }
         }
     }
 
-    /// Tells its own side that the author of `transaction` has brought it to its end, if that is a commit.
-    fn tell_committed(transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
+    /// Tells its own side that this author has brought its transaction to its end, if that is a commit.
+    fn tell_committed(author: ClientId, decision: Decision, out: &mut Out<M>) {
         if decision == Decision::Commit {
-            out.emit_silently(ReplicaEvent::Committed { client: transaction.timestamp().client });
+            out.emit_silently(ReplicaEvent::Committed { client: author });
         }
     }
 
@@ -759,17 +758,17 @@ impl<M: StorageBackend> Replica<M> {
         if state.commit_notices.count() < needed {
             return;
         }
-        let transaction = state.transaction.clone();
+        let (transaction, author) = (state.transaction.clone(), state.transaction.timestamp().client);
         match state.conclusion_mut() {
             Some(conclusion) => {
                 if let Some(until) = conclusion.abandoned_until.take() {
                     self.abandonment_limiter.forgive(now, &transaction, until);
-                    Self::tell_committed(&transaction, Decision::Commit, out);
+                    Self::tell_committed(author, Decision::Commit, out);
                 }
             }
             None => {
-                self.conclude(now, &transaction, Decision::Commit, None, out);
-                Self::tell_committed(&transaction, Decision::Commit, out); // Relays tell at its author's wish alone.
+                self.conclude(now, transaction, Decision::Commit, None, out);
+                Self::tell_committed(author, Decision::Commit, out); // Relays tell at its author's wish alone.
             }
         }
     }
@@ -779,7 +778,7 @@ impl<M: StorageBackend> Replica<M> {
     fn conclude(
         &mut self,
         now: Time,
-        transaction: &Transaction,
+        transaction: Transaction,
         decision: Decision,
         certificate: Option<Arc<Certificate>>,
         out: &mut Out<M>,
@@ -803,8 +802,9 @@ impl<M: StorageBackend> Replica<M> {
             waiting.extend(election.into_iter().flat_map(|election| std::mem::take(&mut election.interested)));
         }
         if is_authored && decision == Decision::Abort {
-            self.note_aborted_reader(now, transaction);
+            self.note_aborted_reader(now, &transaction);
         }
+        drop((record, transaction)); // Where nobody else has it, the table changes it in its place.
         self.ballots.forget(id);
         let proof = certificate.map(|certificate| self.table.proofs.keep(now, certificate));
         for dependent in self.table.conclude(id, decision, proof) {
@@ -815,13 +815,9 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    /// Counts a transaction against its author if somebody else ended it.
-    fn charge_author(&mut self, now: Time, from: Party, transaction: &Transaction) {
-        if let Some(state) = self.table.get_mut(transaction.id())
-            && state.authored
-            && !is_author(from, transaction)
-            && let Some(conclusion) = state.conclusion_mut()
-        {
+    /// Counts a transaction that somebody else ended against its author.
+    fn charge_author(&mut self, now: Time, id: TransactionId) {
+        if let Some(TransactionState { transaction, authored: true, phase: Phase::Concluded(conclusion), .. }) = self.table.get_mut(id) {
             conclusion.abandoned_until = Some(self.abandonment_limiter.abandoned(now, transaction));
             self.counts.abandoned += 1;
         }
@@ -837,7 +833,7 @@ impl<M: StorageBackend> Replica<M> {
         {
             conclusion.abandoned_until = None;
             self.abandonment_limiter.forgive(now, transaction, until);
-            Self::tell_committed(transaction, certificate.decision, out);
+            Self::tell_committed(transaction.timestamp().client, certificate.decision, out);
         }
     }
 

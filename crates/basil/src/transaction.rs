@@ -120,13 +120,13 @@ impl Parts {
         self.ranges.iter().any(|range| cluster.part_of(shard, range).is_some())
     }
 
-    /// Puts all keys and values in memory of their own.
-    fn detach(&mut self) {
-        self.reads.iter_mut().for_each(|read| read.key = read.key.detached());
+    /// Makes all keys and values, which are parts of `whole`, parts of a copy of it: long ones share it, and so it keeps a count of who does.
+    fn turn_to_copy(&mut self, whole: &Bytes, copy: &Bytes) {
+        self.reads.iter_mut().for_each(|read| read.key = read.key.in_copy(whole, copy));
         self.ranges.iter_mut().for_each(|range| *range = range.detached());
         for write in &mut self.writes {
-            write.key = write.key.detached();
-            write.value = write.value.as_ref().map(Value::detached);
+            write.key = write.key.in_copy(whole, copy);
+            write.value = write.value.as_ref().map(|value| value.in_copy(whole, copy));
         }
     }
 
@@ -324,27 +324,37 @@ impl Transaction {
         let Some(content) = Arc::get_mut(&mut self.0).filter(|content| content.encoded.len() <= COPIED_BYTES_MAX) else {
             return self.detached();
         };
-        content.encoded = Bytes::copy_from_slice(&content.encoded);
+        let copy = Bytes::copy_from_slice(&content.encoded);
         if let Some(parts) = content.parts.get_mut() {
-            parts.detach();
+            parts.turn_to_copy(&content.encoded, &copy);
         }
+        content.encoded = copy;
         self
     }
 }
 
 /// What a replica needs no more of a transaction that has ended.
 impl Transaction {
-    /// The same transaction without the values that it writes, in memory of its own: it has its name and its keys, and cannot be encoded.
-    pub(crate) fn without_values(&self) -> Self {
-        let encoded = self.examine(|Parts { reads, ranges, writes }| {
+    /// Lets go of the values that it writes: it has its name and its keys, and cannot be encoded.
+    pub(crate) fn drop_values(&mut self) {
+        let encoded = self.encoded_without_values();
+        if let Some(content) = Arc::get_mut(&mut self.0) {
+            content.parts.take();
+            (content.encoded, content.is_whole) = (encoded, false);
+        } else {
+            self.0 = Arc::new(self.0.packed(encoded, false));
+        }
+    }
+
+    fn encoded_without_values(&self) -> Bytes {
+        self.examine(|Parts { reads, ranges, writes }| {
             let values = writes.iter().filter_map(|write| write.value.as_ref());
             let removed: usize = values.map(|value| size_of::<u32>() + value.as_bytes().len()).sum();
             let mut encoded = Vec::with_capacity(self.0.encoded.len() - removed);
             let deletions: SmallVec<[Write; 4]> = writes.iter().map(|write| Write { key: write.key.clone(), value: None }).collect();
             encode(self.timestamp(), reads, &deletions, ranges, &mut encoded);
             encoded.into()
-        });
-        Self(Arc::new(self.0.packed(encoded, false)))
+        })
     }
 
     /// The whole transaction again, if these are the values that it wrote.

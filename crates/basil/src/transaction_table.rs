@@ -21,7 +21,7 @@ use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError, Version, VersionRef};
 use types::codec::Encode as _;
-use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
+use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId, Value};
 
 pub(crate) use self::key_state::KeyState;
 use self::same_time::SameTime;
@@ -638,8 +638,8 @@ impl<M: StorageBackend> TransactionTable<M> {
                 self.note_commit(&transaction);
             }
         }
+        drop(transaction); // If nobody else has it, it changes in its place.
         self.note_values(id, decision, vote);
-        drop(transaction);
         self.pack(id);
         dependents
     }
@@ -654,7 +654,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         for write in transaction.writes() {
             if self.holds(&write.key) {
-                let version = Version { timestamp, value: write.value.clone() };
+                let version = VersionRef { timestamp, value: write.value.as_ref().map(Value::as_bytes) };
                 let mut was_last = false;
                 self.store.commit_with_meta(&write.key, version, |key| was_last = key.remove_writer(order_key));
                 if was_last {
@@ -871,7 +871,8 @@ mod tests {
         let writes = keys.iter().cloned().zip(values).map(|(key, value)| Write { key, value }).collect();
         let range = KeyRange::new(Key::from("c"), Key::from("d")).expect("it has keys");
         let whole = Transaction::with_ranges(cluster, at(1), vec![], vec![range], writes).expect("it is small");
-        let transaction = whole.without_values();
+        let mut transaction = whole.clone();
+        transaction.drop_values();
         assert_eq!(transaction.detached().writes(), keys.clone().map(|key| Write { key, value: None }));
         let with = |a: Option<&str>, b: Option<Option<&str>>| {
             let found = |key: &Key| if *key == keys[0] { Some(a.map(Value::from)) } else { b.map(|value| value.map(Value::from)) };

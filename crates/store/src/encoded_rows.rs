@@ -5,13 +5,14 @@ use crate::{Row, VersionRef, row};
 
 /// Rows are allocated in chunks of so many bytes, or larger ones for larger rows.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Two lengths and the number of an entry.
-const HEADER_BYTES: usize = 10;
+/// Two lengths, the number of an entry, and whether its key is new.
+const HEADER_BYTES: usize = 11;
 
 /// Rows, each with its key.
 #[derive(Debug, Default)]
 pub(crate) struct EncodedRows {
-    /// For each row: the length of its key (two bytes), its own (four), the number of the key's entry (four), the key, the row. None lies in two chunks.
+    /// For each row: the length of its key (two bytes), its own (four), the number of the key's entry (four), whether it is the first that came of a new key (one),
+    /// the key, the row. None lies in two chunks.
     chunks: Vec<Vec<u8>>,
 }
 
@@ -20,16 +21,19 @@ pub(crate) struct EncodedRows {
 pub(crate) struct EncodedRow<'a> {
     pub row: Row<'a>,
     pub entry: EntryId,
+    /// It is the first that came of a new key.
+    pub is_first: bool,
 }
 
 impl EncodedRows {
-    /// Appends a version of a key that has this entry.
-    pub fn push(&mut self, EntryId(entry): EntryId, key: &[u8], version: VersionRef<'_>) {
+    /// Appends a version of a key that has this entry. It may be the first that came of a new one.
+    pub fn push(&mut self, EntryId(entry): EntryId, is_first: bool, key: &[u8], version: VersionRef<'_>) {
         let row_bytes = row::encoded_bytes(version);
         let chunk = self.room(HEADER_BYTES + key.len() + row_bytes);
         chunk.extend_from_slice(&u16::try_from(key.len()).expect("KEY_BYTES_MAX fits in u16").to_le_bytes());
         chunk.extend_from_slice(&u32::try_from(row_bytes).expect("VALUE_BYTES_MAX fits in u32").to_le_bytes());
         chunk.extend_from_slice(&entry.to_le_bytes());
+        chunk.push(is_first.into());
         chunk.extend_from_slice(key);
         let row_at = chunk.len();
         row::encode(version, chunk);
@@ -77,9 +81,10 @@ fn split(chunk: &[u8]) -> Option<(EncodedRow<'_>, &[u8])> {
     let (key_bytes, after) = chunk.split_first_chunk::<2>()?;
     let (row_bytes, after) = after.split_first_chunk::<4>()?;
     let (entry, after) = after.split_first_chunk::<4>()?;
+    let (is_first, after) = after.split_first()?;
     let (key, after) = after.split_at(u16::from_le_bytes(*key_bytes).into());
     let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
-    Some((EncodedRow { row: Row { key, row }, entry: EntryId(u32::from_le_bytes(*entry)) }, after))
+    Some((EncodedRow { row: Row { key, row }, entry: EntryId(u32::from_le_bytes(*entry)), is_first: *is_first != 0 }, after))
 }
 
 #[cfg(test)]
@@ -99,12 +104,13 @@ mod tests {
         let key = |number: u32| format!("{number}").repeat(number as usize % 4);
         for number in 0..1_000 {
             let value = value(number);
-            rows.push(EntryId(number), key(number).as_bytes(), VersionRef { timestamp: at(number), value: value.as_deref() });
+            let version = VersionRef { timestamp: at(number), value: value.as_deref() };
+            rows.push(EntryId(number), number.is_multiple_of(5), key(number).as_bytes(), version);
         }
         assert_eq!(rows.iter().count(), 1_000);
         for (number, found) in (0..1_000).zip(rows.iter()) {
             let version = row::decode(&row::key_of(found.row.key).expect("it is a key"), found.row.row).expect("it was encoded here");
-            assert_eq!((found.entry, found.row.key), (EntryId(number), key(number).as_bytes()));
+            assert_eq!((found.entry, found.is_first, found.row.key), (EntryId(number), number.is_multiple_of(5), key(number).as_bytes()));
             assert_eq!((version.timestamp, version.value), (at(number), value(number).as_deref()));
         }
     }

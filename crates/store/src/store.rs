@@ -180,7 +180,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.check_open()?;
         let result = self.journal.replay(&mut self.backend);
         if self.journal.is_replayed() {
-            self.new_keys = self.unflushed.listed().collect();
+            let firsts = self.unflushed.firsts().map(|id| self.table.entry(id).key.clone());
+            self.new_keys = firsts.chain(self.unflushed.listed()).collect();
             self.added_bytes = 0; // Nobody has written this now.
         }
         self.close_on_error(result)
@@ -274,11 +275,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// Adds a committed version. It is durable as soon as its record in the journal is. Adding it again changes
     /// nothing, not even after it was checkpointed.
     pub fn commit(&mut self, key: &Key, version: Version) {
-        self.commit_with_meta(key, version, |_| {});
+        self.commit_with_meta(key, version.as_ref(), |_| {});
     }
 
-    /// [Adds](Store::commit) a version and changes the key's `K`.
-    pub fn commit_with_meta(&mut self, key: &Key, version: Version, change: impl FnOnce(&mut K)) {
+    /// [Adds](Store::commit) a copy of a version and changes the key's `K`.
+    pub fn commit_with_meta(&mut self, key: &Key, version: VersionRef<'_>, change: impl FnOnce(&mut K)) {
         let id = self.table.find_or_make(key);
         change(&mut self.table.entry_mut(id).meta);
         self.commit_at(id, version);
@@ -286,13 +287,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.evict();
     }
 
-    fn commit_at(&mut self, id: EntryId, version: Version) {
+    fn commit_at(&mut self, id: EntryId, version: VersionRef<'_>) {
         let late_for = (version.timestamp <= self.watermark).then_some(self.next_checkpoint);
         let entry = self.table.entry_mut(id);
         self.deleted.split_at(&entry.key);
         let before = size(entry);
         let has_row = entry.versions.has_row(self.checkpointed);
-        let is_listed = entry.versions.is_unflushed(self.checkpointed) || has_row;
+        let is_new = !has_row && !entry.versions.is_unflushed(self.checkpointed);
         if has_row && late_for.is_none() && entry.versions.are_few() {
             // The few that read before this version find the row in the base table.
             entry.versions.forget_checkpointed(self.checkpointed);
@@ -300,14 +301,16 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         } else {
             entry.versions.trim(self.checkpointed);
         }
-        if entry.versions.insert(&version, late_for) {
+        if entry.versions.insert(version, late_for) {
             let before = self.unflushed.size().memory;
-            self.unflushed.push(id, version.timestamp, version.value.as_ref().map_or(0, |value| value_memory(value.as_bytes().len())));
-            if !is_listed {
+            let value_memory = version.value.map_or(0, |value| value_memory(value.len()));
+            // A late one leaves its entry where the base table turns out to have it.
+            self.unflushed.push(id, version.timestamp, value_memory, is_new && late_for.is_none());
+            if is_new && late_for.is_some() {
                 self.unflushed.list(version.timestamp, entry.key.clone());
             }
             self.added_bytes += self.unflushed.size().memory - before;
-            if !is_listed && self.journal.is_replayed() {
+            if is_new && self.journal.is_replayed() {
                 self.new_keys.insert(entry.key.clone());
             }
             if late_for.is_some() && self.late_keys.last() != Some(&entry.key) {
@@ -470,7 +473,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let before = size(entry);
         entry.is_complete = true;
         if let Some(row) = row {
-            entry.versions.insert(&row, None);
+            entry.versions.insert(row.as_ref(), None);
         }
         let after = size(entry);
         self.resize(before, after);

@@ -12,14 +12,16 @@ use crate::table::EntryId;
 const BUCKET_BITS: u32 = 26;
 /// About how much memory a version takes besides its value: here, and in its key's entry.
 const VERSION_BYTES: usize = 112;
-/// About how much more it takes that its key is listed as new.
-const LISTED_BYTES: usize = 64;
+/// About how much more it takes that its key is new, as that stands in an ordered set.
+const NEW_KEY_BYTES: usize = 64;
 
 /// The versions committed within one time bucket.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     versions: Vec<Logged>,
-    /// The keys that were listed as new with one of them, each with its time.
+    /// Which of them are the first that came of new keys, by their places in ascending order.
+    firsts: Vec<u32>,
+    /// Keys that are new with one of them that came late, or that was not the first, each with its time.
     listed: Vec<(Timestamp, Key)>,
     /// How much memory their values take.
     value_memory: usize,
@@ -37,7 +39,10 @@ pub(crate) struct Logged {
 }
 
 impl Log {
-    fn push(&mut self, logged: Logged) {
+    fn push(&mut self, logged: Logged, is_first: bool) {
+        if is_first {
+            self.firsts.push(u32::try_from(self.versions.len()).expect("so many versions do not fit in memory"));
+        }
         self.versions.push(logged);
         self.value_memory += logged.value_memory as usize;
     }
@@ -49,7 +54,8 @@ impl Log {
 
     /// How many versions there are, and what they take.
     fn size(&self) -> Size {
-        let memory = self.versions.len() * VERSION_BYTES + self.value_memory + self.listed.len() * LISTED_BYTES + self.listed_bytes;
+        let new_keys = self.firsts.len() + self.listed.len();
+        let memory = self.versions.len() * VERSION_BYTES + self.value_memory + new_keys * NEW_KEY_BYTES + self.listed_bytes;
         Size { versions: self.versions.len(), value_memory: self.value_memory, memory }
     }
 
@@ -57,12 +63,7 @@ impl Log {
         self.versions.is_empty() && self.listed.is_empty()
     }
 
-    /// The versions.
-    pub fn versions(&self) -> &[Logged] {
-        &self.versions
-    }
-
-    /// The keys that were listed as new with one of them.
+    /// The keys that are listed.
     pub fn into_listed(self) -> impl Iterator<Item = Key> {
         self.listed.into_iter().map(|(_, key)| key)
     }
@@ -70,15 +71,42 @@ impl Log {
     /// Splits off what is above `watermark`.
     fn split_above(&mut self, watermark: Timestamp) -> Self {
         let (mut below, mut above) = (Self::default(), Self::default());
-        let Self { versions, listed, .. } = std::mem::take(self);
-        for logged in versions {
-            if logged.timestamp <= watermark { &mut below } else { &mut above }.push(logged);
+        let Self { versions, firsts, listed, .. } = std::mem::take(self);
+        let mut firsts = firsts.into_iter().peekable();
+        for (place, logged) in (0..).zip(versions) {
+            let is_first = firsts.next_if_eq(&place).is_some();
+            if logged.timestamp <= watermark { &mut below } else { &mut above }.push(logged, is_first);
         }
         for (timestamp, key) in listed {
             if timestamp <= watermark { &mut below } else { &mut above }.list(timestamp, key);
         }
         *self = below;
         above
+    }
+}
+
+/// How far one has come who goes through logs.
+#[derive(Default)]
+pub(crate) struct LogPlace {
+    log: usize,
+    version: usize,
+    /// How many versions before it in its log are first ones.
+    firsts: usize,
+}
+
+impl LogPlace {
+    /// The next version in `logs`, which are the same each time, and whether it is the first that came of a new key; nothing at the end.
+    pub fn next(&mut self, logs: &[Log]) -> Option<(Logged, bool)> {
+        while let Some(log) = logs.get(self.log) {
+            if let Some(logged) = log.versions.get(self.version) {
+                let is_first = log.firsts.get(self.firsts).is_some_and(|first| *first as usize == self.version);
+                self.firsts += usize::from(is_first);
+                self.version += 1;
+                return Some((*logged, is_first));
+            }
+            *self = Self { log: self.log + 1, version: 0, firsts: 0 };
+        }
+        None
     }
 }
 
@@ -112,13 +140,14 @@ impl Size {
 }
 
 impl Unflushed {
-    /// Adds a version of a key that has this entry, with the memory that its value takes.
-    pub fn push(&mut self, entry: EntryId, timestamp: Timestamp, value_memory: usize) {
+    /// Adds a version of a key that has this entry, with the memory that its value takes. The first that came of a new key stays in that entry until the
+    /// base table has it.
+    pub fn push(&mut self, entry: EntryId, timestamp: Timestamp, value_memory: usize, is_first: bool) {
         let value_memory = u32::try_from(value_memory).expect("VALUE_BYTES_MAX fits in u32");
-        self.change(timestamp, |log| log.push(Logged { timestamp, entry, value_memory }));
+        self.change(timestamp, |log| log.push(Logged { timestamp, entry, value_memory }, is_first));
     }
 
-    /// The key of a version that is there is listed as new with it.
+    /// The key of a version that is there is new with it, too: it came late, or was not the first.
     pub fn list(&mut self, timestamp: Timestamp, key: Key) {
         self.change(timestamp, |log| log.list(timestamp, key));
     }
@@ -134,7 +163,12 @@ impl Unflushed {
         self.size.memory += after.memory - before.memory;
     }
 
-    /// All keys that are listed as new.
+    /// The entries of new keys whose first versions these are.
+    pub fn firsts(&self) -> impl Iterator<Item = EntryId> {
+        self.buckets.values().flat_map(|log| log.firsts.iter().map(|place| log.versions[*place as usize].entry))
+    }
+
+    /// All keys that are listed.
     pub fn listed(&self) -> impl Iterator<Item = Key> {
         self.buckets.values().flat_map(|log| log.listed.iter().map(|(_, key)| key.clone()))
     }
@@ -211,14 +245,15 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_is_cut_short_never_splits_a_timestamp_and_leaves_nothing_below() {
-        let is_listed = |number: usize| !number.is_multiple_of(3);
+        let is_first = |number: usize| number % 3 == 1;
+        let is_listed = |number: usize| number % 3 == 2;
         let times = [1, 2, 2, 2, 3, BUCKET + 1, BUCKET + 5, 3 * BUCKET, 3 * BUCKET];
         for floor in [0, 2, BUCKET - 1, BUCKET, BUCKET + 5, 2 * BUCKET] {
             for watermark in [floor, floor + 2, BUCKET + 1, 2 * BUCKET, 3 * BUCKET, 9 * BUCKET].into_iter().filter(|to| *to >= floor) {
                 for count in [1, 4, 6, 100] {
                     let mut unflushed = Unflushed::default();
                     for (number, time) in times.into_iter().enumerate() {
-                        unflushed.push(EntryId(number as u32), at(time), number);
+                        unflushed.push(EntryId(number as u32), at(time), number, is_first(number));
                         if is_listed(number) {
                             unflushed.list(at(time), key(number));
                         }
@@ -226,9 +261,13 @@ mod tests {
                     let (reached, taken) = unflushed.take(at(floor), at(watermark), count);
                     let size = Size::of(&taken);
                     let expected: Vec<(usize, u64)> = times.into_iter().enumerate().filter(|(_, time)| at(*time) <= reached).collect();
-                    let logged =
-                        taken.iter().flat_map(|log| log.versions().iter().map(|logged| (logged.entry.0 as usize, logged.timestamp.time)));
-                    assert!(logged.eq(expected.iter().copied()), "from {floor} to {watermark}, about {count}");
+                    let mut place = LogPlace::default();
+                    let logged = std::iter::from_fn(|| place.next(&taken));
+                    let found = logged.map(|(logged, is_first)| (logged.entry.0 as usize, logged.timestamp.time, is_first));
+                    let right = expected.iter().map(|(number, time)| (*number, *time, is_first(*number)));
+                    assert!(found.eq(right), "from {floor} to {watermark}, about {count}");
+                    let rest = unflushed.firsts().map(|entry| entry.0 as usize);
+                    assert!(rest.eq((expected.len()..times.len()).filter(|number| is_first(*number))));
                     assert_eq!((size.versions, size.value_memory), (expected.len(), expected.iter().map(|(number, _)| number).sum()));
                     let listed = taken.into_iter().flat_map(Log::into_listed);
                     assert!(listed.eq(expected.iter().map(|(number, _)| *number).filter(|number| is_listed(*number)).map(key)));

@@ -136,7 +136,7 @@ impl Versions {
     }
 
     /// Adds a copy of a version. Gives `false` when it is there already. Adding it again as not late makes it not late.
-    pub fn insert(&mut self, version: &Version, late_for: Option<CheckpointNumber>) -> bool {
+    pub fn insert(&mut self, version: VersionRef<'_>, late_for: Option<CheckpointNumber>) -> bool {
         let index = self.up_to(version.timestamp);
         if let Some(same) = index.checked_sub(1).filter(|same| self.held()[*same].timestamp == version.timestamp) {
             if late_for.is_none() {
@@ -145,7 +145,7 @@ impl Versions {
             return false;
         }
         // In memory of its own, since it may be a slice of a whole frame.
-        let value = version.value.as_ref().map(Value::as_bytes).map(Box::from);
+        let value = version.value.map(Box::from);
         let held = Held { timestamp: version.timestamp, value, late_for };
         if matches!(self, Self::None) {
             *self = Self::One(held);
@@ -311,7 +311,7 @@ mod tests {
                 let (time, is_late) = (digit / 2 * 10, digit % 2 == 1);
                 let is_new = !model.contains_key(&time);
                 let version = Version { timestamp: at(time), value: Some(Value::from("v")) };
-                assert_eq!(versions.insert(&version, is_late.then_some(FIRST)), is_new);
+                assert_eq!(versions.insert(version.as_ref(), is_late.then_some(FIRST)), is_new);
                 model.entry(time).and_modify(|was_late| *was_late &= is_late).or_insert(is_late);
             }
             let all: Vec<(u64, bool)> = model.iter().rev().map(|(time, is_late)| (*time, *is_late)).collect();
@@ -345,7 +345,7 @@ mod tests {
     fn what_is_late_for_the_next_checkpoint_stays_so() {
         let (mut versions, second) = (Versions::default(), FIRST + 1);
         for (time, late_for) in [(5, None), (6, Some(FIRST)), (7, Some(second))] {
-            versions.insert(&Version { timestamp: at(time), value: Some(Value::from("v")) }, late_for);
+            versions.insert(VersionRef { timestamp: at(time), value: Some(b"v") }, late_for);
         }
         versions.checkpoint_finished(FIRST, at(9), false);
         assert!(times(&versions) == [(7, true), (6, false), (5, false)] && is_counted(&versions));
@@ -359,7 +359,7 @@ mod tests {
         let mut versions = Versions::default();
         for time in 1..10_000_u64 {
             versions.trim(at(time.saturating_sub(100)));
-            assert!(versions.insert(&Version { timestamp: at(time), value: Some(Value::from("v")) }, None));
+            assert!(versions.insert(VersionRef { timestamp: at(time), value: Some(b"v") }, None));
             assert!(versions.held().len() <= 202 && versions.held().len() as u64 >= time.min(100), "{} at {time}", versions.held().len());
         }
         versions.trim(at(9_999));

@@ -168,7 +168,10 @@ impl<'a, W: World> Harness<'a, W> {
         let mut store = Store::open(self.world.backend(), options).expect("the backend works");
         let mut replayed = Vec::new();
         while let Some(batch) = store.replay().expect("the journal is whole") {
-            replayed.extend(batch.records.into_iter().map(|record| (batch.segment, decode(record))));
+            let commits: Vec<Commit> = batch.records.into_iter().map(decode).collect();
+            // As the journal is read, as replicas do.
+            commits.iter().cloned().for_each(|(key, version)| store.commit(&key, version));
+            replayed.extend(commits.into_iter().map(|commit| (batch.segment, commit)));
         }
         // The last batch is back as a whole or not at all.
         let durable = self.journal.len();
@@ -178,9 +181,6 @@ impl<'a, W: World> Harness<'a, W> {
             self.journal.extend(replayed[durable..].iter().cloned());
         }
         assert_eq!(replayed, self.journal);
-        for (_, (key, version)) in replayed {
-            store.commit(&key, version);
-        }
         let kept: BTreeSet<(Timestamp, Key)> = self.journal.iter().map(|(_, (key, version))| (version.timestamp, key.clone())).collect();
         for (_, (key, version)) in &self.journal {
             self.versions.entry(key.clone()).or_default().insert(version.timestamp, version.value.clone());

@@ -43,6 +43,19 @@ impl Octets {
         }
     }
 
+    /// The same where it stands in `copy`, which has the same bytes as `whole`, if this is a part of that.
+    fn in_copy(&self, whole: &Bytes, copy: &Bytes) -> Self {
+        match self {
+            Self::InPlace { .. } => self.clone(),
+            Self::Shared(bytes) => {
+                let from = (bytes.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+                let is_part = from <= whole.len() && bytes.len() <= whole.len() - from && whole.len() == copy.len();
+                let part = is_part.then(|| copy.slice(from..from + bytes.len()));
+                Self::Shared(part.filter(|part| part == bytes).unwrap_or_else(|| Bytes::copy_from_slice(bytes)))
+            }
+        }
+    }
+
     fn to_shared(&self) -> Bytes {
         match self {
             Self::InPlace { .. } => Bytes::copy_from_slice(self.as_slice()),
@@ -120,6 +133,12 @@ macro_rules! bytes_like {
             pub fn detached(&self) -> Self {
                 Self(Octets::copy(self.as_bytes()))
             }
+
+            /// The same bytes as a part of `copy`, where this is a part of `whole` and `copy` is a copy of that; otherwise in a buffer of their own.
+            #[must_use]
+            pub fn in_copy(&self, whole: &Bytes, copy: &Bytes) -> Self {
+                Self(self.0.in_copy(whole, copy))
+            }
         }
 
         /// For text known to be short, as in tests and examples.
@@ -184,6 +203,27 @@ mod tests {
 
     use super::*;
     use crate::ClusterId;
+
+    #[test]
+    fn a_part_of_a_copy_has_the_same_bytes_and_keeps_that_copy_alone() {
+        let whole = Bytes::from((0..200).collect::<Vec<u8>>());
+        let copy = Bytes::copy_from_slice(&whole);
+        let at = |bytes: &[u8]| bytes.as_ptr() as usize;
+        for (from, to) in [(0, 200), (0, 0), (200, 200), (150, 200), (7, 40), (7, 7 + IN_PLACE_MAX)] {
+            let part = Value::new(whole.slice(from..to)).expect("below the limit");
+            let moved = part.in_copy(&whole, &copy);
+            assert_eq!(moved, part);
+            assert_eq!(at(moved.as_bytes()) == at(&copy) + from, to - from > IN_PLACE_MAX);
+        }
+        // What is no part of the whole, or of another length than the copy, or not the same there, is copied by itself.
+        let other = Value::new(Bytes::from(vec![9; 50])).expect("below the limit");
+        let part = Value::new(whole.slice(10..60)).expect("below the limit");
+        for (value, copy) in [(&other, copy.clone()), (&part, copy.slice(1..)), (&part, Bytes::from(vec![7; 200]))] {
+            let moved = value.in_copy(&whole, &copy);
+            assert_eq!(&moved, value);
+            assert!(!copy.as_ptr_range().contains(&moved.as_bytes().as_ptr()) && at(moved.as_bytes()) != at(value.as_bytes()));
+        }
+    }
 
     #[test]
     fn inline_and_heap_bytes_compare_equal() {

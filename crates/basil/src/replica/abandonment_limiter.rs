@@ -60,7 +60,8 @@ impl AbandonmentLimiter {
     }
 
     fn owed_ns(&self, transaction: &Transaction) -> u64 {
-        let times = 1 + (transaction.reads().len() + transaction.writes().len()) / KEYS_OF_ONE;
+        let keys = transaction.examine(|parts| parts.reads.len() + parts.writes.len());
+        let times = 1 + keys / KEYS_OF_ONE;
         self.each_ns.saturating_mul(times as u64)
     }
 

@@ -580,7 +580,7 @@ impl<M: StorageBackend> Replica<M> {
             self.table.enter(transaction, now, quota);
         }
         self.counts.commits_taken_over += 1;
-        self.conclude(now, transaction, Decision::Commit, None, out);
+        self.conclude(now, transaction.clone(), Decision::Commit, None, out);
     }
 
     // All versions.

@@ -350,12 +350,12 @@ impl<M: StorageBackend> Replica<M> {
             Resolution::Release(taken, end) => {
                 let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
                 self.table.raise_low_watermark(newest.saturating_add(1));
-                self.release_orphan(now, &transaction, end, taken, out);
+                self.release_orphan(now, transaction, end, taken, out);
             }
             Resolution::Ended(decision) => {
                 // As those promise who answered.
                 self.table.raise_low_watermark(timestamp.time.saturating_add(1));
-                self.conclude(now, &transaction, decision, None, out);
+                self.conclude(now, transaction, decision, None, out);
             }
         }
         Ok(())
@@ -365,7 +365,7 @@ impl<M: StorageBackend> Replica<M> {
     fn release_orphan(
         &mut self,
         now: Time,
-        transaction: &Transaction,
+        transaction: Transaction,
         end: Option<Decision>,
         taken: Vec<(Key, KeyVersion)>,
         out: &mut Out<M>,

@@ -26,6 +26,7 @@ use crate::quorum::Quorums;
 use crate::recovery::leader_of;
 use crate::transaction::Transaction;
 use crate::transaction_state::{Phase, TransactionState};
+use crate::transaction_table::TOGETHER;
 
 /// What nobody waits for is gathered for this part of `janitor_timeout_ms`.
 const GATHER_PART: u64 = 8;
@@ -157,7 +158,10 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn finish_stalled(&mut self, now: Time, out: &mut Out<M>) {
         let janitor_timeout_ms = self.options.janitor_timeout_ms;
         let due = self.stall_timers.all.partition_point(|(since, _)| since.after_ms(janitor_timeout_ms) <= now);
-        for _ in 0..due {
+        for place in 0..due {
+            if place.is_multiple_of(TOGETHER) {
+                self.table.prefetch_states(self.stall_timers.all.iter().take((due - place).min(TOGETHER)).map(|(_, id)| *id));
+            }
             let Some((_, id)) = self.stall_timers.all.pop_front() else { break };
             let Some(state) = self.table.get(id).filter(|state| state.is_open()) else { continue };
             // Of the shards that it touches, the logging shard comes first.

@@ -56,9 +56,15 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.store.prefetch(written_by(&ended).take(KEYS_MAX));
     }
 
+    /// The states of these.
+    pub fn prefetch_states(&self, ids: impl Iterator<Item = TransactionId>) {
+        self.states.prefetch(&ids.collect::<SmallVec<[TransactionId; TOGETHER]>>());
+    }
+
     /// What forgetting these transactions will need.
     pub(super) fn prefetch_forgotten(&self, numbers: impl Iterator<Item = StateNumber>) {
         let states = prefetched(numbers.map(|number| self.states.at(number)));
+        self.states.prefetch_places(states.iter().map(|state| state.transaction.id()));
         black_box(states.iter().fold(0, |sum, state| sum ^ state.transaction.touch()));
     }
 }
@@ -125,6 +131,7 @@ mod tests {
         }));
         records.push(Record::LowWatermark { below: 5 });
         table.prefetch_records(&records);
+        table.prefetch_states(known.iter().chain([&new]).map(Transaction::id));
         table.prefetch_forgotten(known.iter().filter_map(|known| table.states.number_of(known.id())));
         assert_eq!(shown(&table), before);
     }

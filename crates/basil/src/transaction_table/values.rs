@@ -27,8 +27,8 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.decided_bytes
     }
 
-    /// Keeps nothing but the bytes of a transaction that has ended, once nobody else has it.
-    pub fn pack(&mut self, id: TransactionId) {
+    /// Keeps nothing but the bytes of a transaction that has ended, if nobody else has it.
+    pub(super) fn pack(&mut self, id: TransactionId) {
         if let Some(state) = self.states.get_mut(id).filter(|state| state.conclusion().is_some()) {
             state.transaction.pack();
         }
@@ -79,7 +79,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         let has_ended = |state: &&mut TransactionState| state.decision().is_some() && state.transaction.is_whole();
         let Some(state) = self.states.get_mut(id).filter(has_ended) else { return };
         let before = state.transaction.memory_bytes();
-        state.transaction = state.transaction.without_values();
+        state.transaction.drop_values();
         self.decided_bytes = self.decided_bytes + state.transaction.memory_bytes() - before;
     }
 }

@@ -12,9 +12,9 @@ use types::{Key, Timestamp};
 use super::{ENTRY_BYTES, Store, size};
 use crate::encoded_rows::{EncodedRow, EncodedRows, RowPlace};
 use crate::table::{EntryId, KeyMeta};
-use crate::unflushed::{Log, Logged, Size};
+use crate::unflushed::{Log, LogPlace, Logged, Size};
 use crate::versions::{CheckpointNumber, Versions};
-use crate::{Checkpoint, StorageBackend, StoreError, Version};
+use crate::{Checkpoint, StorageBackend, StoreError, Version, row};
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
@@ -38,7 +38,7 @@ pub(super) struct RunningCheckpoint {
     replaced: BTreeMap<Key, Version>,
     /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
-    /// The keys that were listed as new with its versions and are not cleaned up yet.
+    /// The keys that were listed with its versions and are not cleaned up yet.
     listed_keys: Vec<Key>,
     stage: Stage,
 }
@@ -51,27 +51,6 @@ enum Stage {
     Writing(Arc<EncodedRows>),
     /// The base table has them, and those up to the place are cleaned up.
     CleaningUp { rows: Arc<EncodedRows>, next: RowPlace },
-}
-
-/// How far one has come who goes through logs.
-#[derive(Default)]
-struct LogPlace {
-    log: usize,
-    version: usize,
-}
-
-impl LogPlace {
-    /// The next version in `logs`, which are the same each time; nothing at the end.
-    fn next(&mut self, logs: &[Log]) -> Option<Logged> {
-        while let Some(log) = logs.get(self.log) {
-            if let Some(logged) = log.versions().get(self.version) {
-                self.version += 1;
-                return Some(*logged);
-            }
-            *self = Self { log: self.log + 1, version: 0 };
-        }
-        None
-    }
 }
 
 impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
@@ -158,11 +137,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let Stage::Encoding { logs, next, rows } = &mut running.stage else { return Ok(true) };
         let (most, mut done) = (self.step(), 0);
         while done < most {
-            let mut some = SmallVec::<[Logged; KEYS_TOGETHER]>::new();
+            let mut some = SmallVec::<[(Logged, bool); KEYS_TOGETHER]>::new();
             while some.len() < KEYS_TOGETHER && done < most {
-                let Some(logged) = next.next(logs) else { break };
+                let Some((logged, is_first)) = next.next(logs) else { break };
                 done += 1 + logged.value_memory as usize / ENCODED_BYTES;
-                some.push(logged);
+                some.push((logged, is_first));
             }
             if some.is_empty() {
                 running.listed_keys = std::mem::take(logs).into_iter().flat_map(Log::into_listed).collect();
@@ -174,12 +153,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 let begun = self.backend.begin_checkpoint(checkpoint.replacing(&running.replaced));
                 return self.close_on_error(begun).map(|()| true);
             }
-            self.table.prefetch_entries(some.iter().map(|logged| logged.entry));
-            self.table.prefetch_versions(some.iter().map(|logged| (logged.entry, logged.timestamp)));
-            for Logged { entry: id, timestamp, .. } in some {
+            self.table.prefetch_entries(some.iter().map(|(logged, _)| logged.entry));
+            self.table.prefetch_versions(some.iter().map(|(logged, _)| (logged.entry, logged.timestamp)));
+            for (Logged { entry: id, timestamp, .. }, is_first) in some {
                 let entry = self.table.entry(id);
                 match entry.versions.at(timestamp) {
-                    Some(version) => rows.push(id, entry.key.as_bytes(), version),
+                    Some(version) => rows.push(id, is_first, entry.key.as_bytes(), version),
                     // It came late and was found to be in the base table already.
                     None => assert!(timestamp <= running.late_to, "a version stays in its entry until the base table has it"),
                 }
@@ -210,8 +189,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     /// Takes a step of what follows from what the base table has now. Gives whether nothing is left.
     ///
-    /// Older versions of the keys that it has are removed, since nobody reads these any more. And keys are new no longer: it looks at those that were
-    /// listed with versions which are written now, and not at all that are new, as these may be as many as the window has writes.
+    /// Older versions of the keys that it has are removed, since nobody reads these any more. And keys are new no longer: it looks at those whose first
+    /// versions it has and at those listed with its versions, and not at all that are new, as these may be as many as the window has writes.
     fn clean_up_some(&mut self, running: &mut RunningCheckpoint) -> bool {
         let Stage::CleaningUp { rows, next } = &mut running.stage else { return false };
         let left = running.late_keys.len().saturating_sub(LATE_STEP);
@@ -234,9 +213,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 return self.clean_up_listed(&mut running.listed_keys, most - done);
             }
             self.table.prefetch_entries(some.iter().map(|found| found.entry));
-            for EncodedRow { row, entry } in some {
+            for EncodedRow { row, entry, is_first } in some {
                 if let Some(id) = self.table.find_again(row.key, entry) {
                     done += self.trim(id) / ENTRY_BYTES;
+                }
+                if is_first {
+                    self.new_keys.remove(&row::key_of(row.key).expect("it was encoded here"));
+                    done += NEW_KEY_COST;
                 }
                 done += 1;
             }
