@@ -41,7 +41,7 @@ pub async fn restore(client: &Client, paths: &[PathBuf], over: bool, progress: P
     if !over {
         let found = client.read(|txn| async move { txn.scan(Key::default(), last_key(), 1).await }).await?;
         if let Some((key, _)) = found.value.first() {
-            return Err(Error::NotEmpty(key.to_string()));
+            return Err(Error::NotEmpty(if key.as_bytes().is_empty() { "''".to_owned() } else { key.to_string() }));
         }
     }
     let mut chain = Chain::open(paths)?;

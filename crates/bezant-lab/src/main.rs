@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bezant::failure::{Done, Failure};
-use bezant::{Cores, EXIT_CODES, conduct};
-use clap::{Parser, Subcommand};
+use bezant::{Cores, EXIT_CODES, ask_for_json, conduct};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// The laboratory of Bezant: its simulator, the papers' figures, predictions, and clusters to experiment on. Never for data that
 /// matters: here signatures can be turned off, clients cheat when told to, and replicas break rules.
@@ -77,13 +77,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Cli { command } = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let Cli { command } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let cores = match &command {
         Command::Bezant(command) => command.cores(),
         Command::Attacker(_) => Cores::All,
         _ => Cores::One,
     };
-    conduct(cores, run(command))
+    conduct(cores, ask_for_json(&matches), run(command))
 }
 
 async fn run(command: Command) -> Result<Done, Failure> {

@@ -109,7 +109,7 @@ fn run_all<S: System<Counts: Send> + Sync>(args: &SimArgs, scenarios: Vec<Scenar
         if !args.json {
             let Counts { virtual_ms, committed, aborted, crashes, messages, .. } = total;
             let (minutes, seconds) = (virtual_ms / 60_000, virtual_ms % 60_000 / 1_000);
-            println!(
+            bezant::out!(
                 "{:<10} {runs} seeds, {minutes} min {seconds} s virtual in {} s: {committed} committed, {aborted} aborted, {crashes} crashes, {messages} messages",
                 scenario.name,
                 start.elapsed().as_secs()
@@ -197,7 +197,7 @@ fn show<C: simulator::EngineCounts>(args: &SimArgs, report: &Report<C>) {
         for (name, count) in report.counts.named().into_iter().chain(report.engine.named()) {
             run[name] = count.into();
         }
-        println!("{run}");
+        bezant::out!("{run}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use clap::Args;
 use config::{LogFormat, LogLevel};
+use futures_util::future::join_all;
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::given::Given;
@@ -84,10 +85,13 @@ async fn serve(args: &DevArgs, script: Option<Vec<Statement>>) -> Result<Done, F
     for node in &nodes {
         node.ready().await;
     }
+    let only_reads = script.as_ref().is_some_and(|script| script.iter().all(statements::reads));
+    let interrupted =
+        if only_reads { Failure::failed("interrupted") } else { Failure::to_be_looked_at("interrupted: it may have taken place") };
     let ended = match script {
         Some(script) => tokio::select! {
             done = execute(args, script) => done,
-            _ = &mut stop => Err(Failure::failed("interrupted")),
+            _ = &mut stop => Err(interrupted),
         },
         None => {
             places.iter().for_each(|place| out!("{place}"));
@@ -100,11 +104,12 @@ async fn serve(args: &DevArgs, script: Option<Vec<Statement>>) -> Result<Done, F
             }
         }
     };
-    for node in nodes {
-        node.stop().await?;
-    }
+    // Together: who stops after others would wait for them.
+    let stopped = join_all(nodes.into_iter().map(Running::stop)).await;
     regions::leave(&args.folder, None)?;
-    ended
+    let done = ended?;
+    stopped.into_iter().collect::<Result<Vec<()>, Failure>>()?;
+    Ok(done)
 }
 
 /// The file in which a cluster's folder says which `dev` runs it.

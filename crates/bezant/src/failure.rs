@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use client::{Advice, ConnectError, Refusal};
 use config::ConfigError;
+use serde_json::{Value, json};
 
 use crate::output::tame;
 
@@ -41,6 +42,18 @@ enum Turn {
     Yours,
     /// The cluster's, or this computer's. Exit code 3.
     Ours,
+    /// The caller's, who has to look what there is before asking again: it may have taken place, or has. Exit code 4.
+    Look,
+}
+
+impl Turn {
+    fn exit_code(self) -> u8 {
+        match self {
+            Self::Yours => 2,
+            Self::Ours => 3,
+            Self::Look => 4,
+        }
+    }
 }
 
 /// Why a command failed: what, where, and what to do next.
@@ -50,17 +63,33 @@ pub struct Failure {
     what: String,
     place: Option<String>,
     help: Option<String>,
+    /// What the client's interface calls it, and what it advises.
+    named: Option<(&'static str, Advice)>,
 }
 
 impl Failure {
     /// What was asked, or configured, is wrong. Exit code 2.
     pub fn wrong(what: impl Into<String>) -> Self {
-        Self { turn: Turn::Yours, what: what.into(), place: None, help: None }
+        Self::new(Turn::Yours, what)
     }
 
     /// It could not be done. Exit code 3.
     pub fn failed(what: impl Into<String>) -> Self {
-        Self { turn: Turn::Ours, what: what.into(), place: None, help: None }
+        Self::new(Turn::Ours, what)
+    }
+
+    /// It may have taken place, or has. Exit code 4.
+    pub fn to_be_looked_at(what: impl Into<String>) -> Self {
+        Self::new(Turn::Look, what)
+    }
+
+    /// Whether it may have taken place, or has.
+    pub fn is_to_be_looked_at(&self) -> bool {
+        self.turn == Turn::Look
+    }
+
+    fn new(turn: Turn, what: impl Into<String>) -> Self {
+        Self { turn, what: what.into(), place: None, help: None, named: None }
     }
 
     /// Says where: a file, a line, an address.
@@ -83,15 +112,28 @@ impl Failure {
 
     /// A last word about several failures of which this is the first: it ends the program as this one would.
     pub fn summed_up(self, what: impl Into<String>) -> Self {
-        Self { turn: self.turn, what: what.into(), place: None, help: None }
+        Self::new(self.turn, what)
     }
 
     /// The exit code to leave with.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self.turn {
-            Turn::Yours => 2,
-            Turn::Ours => 3,
-        })
+        ExitCode::from(self.turn.exit_code())
+    }
+
+    /// The same for programs: what the client's interface calls it, and advises, stands there where the client failed.
+    pub fn to_json(&self) -> Value {
+        let (label, advice) = self.named.unzip();
+        let (advice, after_ms) = match advice {
+            Some(Advice::Retry) => (Some("retry"), None),
+            Some(Advice::RetryAfter { ms }) => (Some("retry_after"), Some(ms)),
+            Some(Advice::GiveUp) => (Some("give_up"), None),
+            Some(Advice::FixInput) => (Some("fix_input"), None),
+            None => (None, None),
+        };
+        let (what, help) = (tame_lines(&self.what), self.help.as_deref().map(tame_lines));
+        let place = self.place.as_ref().map(|place| tame(place, LETTERS_MAX));
+        json!({"error": {"what": what, "at": place, "help": help, "exit_code": self.turn.exit_code(),
+                         "label": label, "advice": advice, "after_ms": after_ms}})
     }
 }
 
@@ -134,6 +176,13 @@ impl<T, E: Display> Attempt<T> for Result<T, E> {
 
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
+        Self { named: Some((error.label(), error.advice())), ..Self::of(&error) }
+    }
+}
+
+impl Failure {
+    /// In words.
+    fn of(error: &client::Error) -> Self {
         match error.advice() {
             Advice::FixInput if matches!(error, client::Error::Refused(Refusal::AnswerTooLarge)) => Self::wrong(error.to_string())
                 .help(
@@ -159,6 +208,7 @@ impl From<client::Error> for Failure {
             {
                 Self::wrong(error.to_string())
             }
+            Advice::GiveUp if matches!(error, client::Error::OutcomeUnknown { .. }) => Self::to_be_looked_at(error.to_string()),
             Advice::GiveUp => Self::failed(error.to_string()),
         }
     }
@@ -188,4 +238,30 @@ fn refuses_member(detail: &str) -> Option<&str> {
     let refused: Vec<&str> = detail.lines().filter(|line| line.contains(" refuses: ")).collect();
     let is_agreed = refused.len() > 1 && refused.iter().all(|line| line.contains(NO_MEMBER));
     refused.first().filter(|_| is_agreed).map(|line| line.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_taken_place_is_not_said_to_have_failed() {
+        let unknown = client::Error::OutcomeUnknown { waited_ms: 5, detail: String::new() };
+        let limit = client::Error::Refused(Refusal::ClientLimit { name: "keys", after_ms: 0 });
+        for (error, label, advice, code) in [
+            (unknown, "outcome_unknown", "give_up", 4),
+            (client::Error::Conflict, "conflict", "retry", 3),
+            (client::Error::Invalid("it is too long".to_owned()), "invalid", "fix_input", 2),
+            (limit, "refused", "give_up", 2),
+        ] {
+            let failure = Failure::from(error);
+            let json = failure.to_json();
+            let found = &json["error"];
+            assert_eq!((&found["label"], &found["advice"], &found["exit_code"]), (&label.into(), &advice.into(), &code.into()));
+            assert_eq!(failure.exit_code(), ExitCode::from(code));
+        }
+        assert_eq!(Failure::wrong("no").to_json()["error"]["label"], Value::Null);
+        let hostile = Failure::wrong("a\u{202e}b\u{9b}c".repeat(LETTERS_MAX)).at("\u{7f}").help("\u{202e}").to_json().to_string();
+        assert!(!hostile.contains(['\u{202e}', '\u{9b}', '\u{7f}']) && hostile.len() < 20 * LETTERS_MAX, "{hostile}");
+    }
 }

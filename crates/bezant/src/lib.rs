@@ -3,7 +3,7 @@
 //! The program is a library with two binaries: `bezant`, the product, is this crate's own, and `bezant-lab` adds commands for
 //! experiments to the same ones. Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 done, and the
 //! answer is no (a key has no value, a replica is down, evidence was found); 2 what was asked or configured is wrong; 3 it could not be
-//! done.
+//! done; 4 it may have taken place, or has.
 
 mod as_of;
 mod audit;
@@ -37,7 +37,7 @@ use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::Subcommand;
+use clap::{ArgMatches, Subcommand};
 use runtime::frame::FRAME_VERSION;
 
 use failure::{Done, Failure};
@@ -48,7 +48,7 @@ use mimalloc as _;
 
 /// What every command line of ours says at the end of its help.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 done, and the answer is no (nothing there, a replica does not serve, evidence found);\n\
-    2 what was asked or configured is wrong; 3 it could not be done.";
+    2 what was asked or configured is wrong; 3 it could not be done; 4 it may have taken place, or has: look before you ask again.";
 
 /// What `--version` says: which build it is, and which others it understands.
 pub static VERSION: LazyLock<String> = LazyLock::new(|| format!("{} (frame version {FRAME_VERSION})", env!("CARGO_PKG_VERSION")));
@@ -229,8 +229,16 @@ impl Command {
     }
 }
 
-/// Runs a command to its end, says on standard error why it failed if it did, and gives the exit code to leave with.
-pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>>) -> ExitCode {
+/// Whether these arguments ask for JSON.
+#[must_use]
+pub fn ask_for_json(matches: &ArgMatches) -> bool {
+    let here = matches.try_get_one::<bool>("json").is_ok_and(|is_given| is_given == Some(&true));
+    here || matches.subcommand().is_some_and(|(_, below)| ask_for_json(below))
+}
+
+/// Runs a command to its end, says on standard error why it failed if it did, and gives the exit code to leave with. Where JSON was asked for,
+/// and nothing was printed yet, standard output has why it failed, too.
+pub fn conduct(cores: Cores, is_json: bool, command: impl Future<Output = Result<Done, Failure>>) -> ExitCode {
     confine::keep_files_private();
     if matches!(cores, Cores::Replicas | Cores::PartOfOne) {
         confine::run_undisturbed();
@@ -248,6 +256,10 @@ pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>
         Ok(done) => done.into(),
         Err(failure) => {
             tell!("{failure}");
+            // What was printed before says how far it came, and shall stay one object.
+            if is_json && !output::has_result() {
+                output::line_if_read(&failure.to_json());
+            }
             failure.exit_code()
         }
     }

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use bezant::{Command, EXIT_CODES, VERSION, conduct};
-use clap::Parser;
+use bezant::{Command, EXIT_CODES, VERSION, ask_for_json, conduct};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 /// A transactional database that keeps its promises when some of its servers and clients lie.
 #[derive(Parser)]
@@ -14,14 +14,13 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let Cli { command } = Cli::parse();
-    conduct(command.cores(), command.run())
+    let matches = Cli::command().get_matches();
+    let Cli { command } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    conduct(command.cores(), ask_for_json(&matches), command.run())
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     /// What the shell shows before each line that it reads: what follows is not for this program's command line.

@@ -1,15 +1,25 @@
 //! Results, on standard output, and what people are told besides, on standard error.
 
-use std::fmt::Arguments;
+use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal as _, Write as _, stderr, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of a program that SIGPIPE ended, which is what shells expect of one whose reader has gone.
 const READER_GONE: i32 = 141;
-/// The exit code where the result could not be written: it could not be done.
-const NOT_WRITTEN: i32 = 3;
+/// The exit code where the result could not be written: what it would have told of may have taken place.
+const NOT_WRITTEN: i32 = 4;
+
+/// A result was written.
+static HAS_RESULT: AtomicBool = AtomicBool::new(false);
+
+/// Whether a line of results was written.
+pub fn has_result() -> bool {
+    HAS_RESULT.load(Ordering::Relaxed)
+}
 
 /// Writes a line. Where nobody reads any more, as after `| head`, the program ends without a word.
 pub fn line(text: Arguments<'_>) {
+    HAS_RESULT.store(true, Ordering::Relaxed);
     if let Err(error) = writeln!(stdout(), "{text}") {
         if error.kind() == ErrorKind::BrokenPipe {
             std::process::exit(READER_GONE);
@@ -17,6 +27,11 @@ pub fn line(text: Arguments<'_>) {
         crate::tell!("error: cannot write to standard output: {error}");
         std::process::exit(NOT_WRITTEN);
     }
+}
+
+/// Writes a line of results, if somebody reads them.
+pub fn line_if_read(line: &impl Display) {
+    drop(writeln!(stdout(), "{line}"));
 }
 
 /// Writes a line to standard error. Where nobody reads that, what is done is done all the same.

@@ -26,12 +26,17 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Refuses, before anything is committed, a file that there is already.
-    pub fn check_file(&self) -> Result<(), Failure> {
-        match &self.receipt {
-            Some(path) if path.exists() => Err(occupied(path)),
-            _ => Ok(()),
-        }
+    /// Makes the file before anything is committed.
+    pub fn make_file(&self) -> Result<KeptFile, Failure> {
+        let Some(path) = &self.receipt else { return Ok(KeptFile(None)) };
+        let file = File::create_new(path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => occupied(path),
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
+                Failure::wrong(format!("the receipt's file cannot be made: {error}; nothing was done")).at(path.display())
+            }
+            _ => Failure::failed(format!("the receipt's file cannot be made: {error}; nothing was done")).at(path.display()),
+        })?;
+        Ok(KeptFile(Some((path.clone(), file))))
     }
 
     /// Refuses, before anything is committed, an engine whose commits leave no receipts.
@@ -41,26 +46,47 @@ impl Keep {
         }
         Err(Failure::wrong("commits of this cluster's engine leave no receipts: nothing was done").help("leave out --receipt"))
     }
+}
 
+/// The file that a receipt is to be kept in, where one is. It is removed unless one is kept there.
+#[derive(Debug)]
+pub struct KeptFile(Option<(PathBuf, File)>);
+
+impl KeptFile {
     /// Writes the receipt of `commit`, durably.
-    pub fn keep(&self, commit: &Commit) -> Result<(), Failure> {
-        let Some(path) = &self.receipt else { return Ok(()) };
+    pub fn keep(mut self, commit: &Commit) -> Result<(), Failure> {
+        let Some((path, file)) = &mut self.0 else { return Ok(()) };
         let Some(receipt) = &commit.receipt else {
             tell!("warning: {} is not written: nobody votes on a transaction that only read, so that it leaves no receipt", path.display());
             return Ok(());
         };
-        let written = File::create_new(path).and_then(|mut file| {
-            file.write_all(&receipt.to_bytes())?;
-            file.sync_all()
-        });
-        written.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => occupied(path),
-            _ => Failure::failed(format!("the transaction is committed, but its receipt cannot be written: {error}")).at(path.display()),
-        })
+        file.write_all(&receipt.to_bytes()).and_then(|()| file.sync_all()).map_err(|error| {
+            let id = hex::encode(commit.id.0);
+            Failure::to_be_looked_at(format!("the transaction {id} is committed, but its receipt cannot be written: {error}"))
+                .at(path.display())
+        })?;
+        self.0 = None;
+        Ok(())
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        if let Some((path, _)) = &self.0 {
+            // Nobody can do more about it, and no whole receipt is in it.
+            _ = std::fs::remove_file(path);
+        }
     }
 }
 
 fn occupied(path: &Path) -> Failure {
+    if path.metadata().is_ok_and(|file| file.len() == 0) {
+        return Failure::wrong(
+            "this file exists already, and is empty: another command is about to write a receipt there, or was stopped before it did",
+        )
+        .at(path.display())
+        .help("look whether its transaction took place, then remove the file or name another");
+    }
     Failure::wrong("this file exists already, and may be another receipt").at(path.display()).help("name another file")
 }
 

@@ -157,7 +157,7 @@ fn statement(words: &[Word]) -> Result<Statement, String> {
 }
 
 fn too_many_words(verb: &str) -> String {
-    format!("{verb} got more words than it takes; put quotes around a word with spaces")
+    format!("{verb} got more words than it takes: a word with spaces needs quotes; a comment begins a line, or follows `;`")
 }
 
 fn scan(low: &Word, high: &Word, mut options: &[Word]) -> Result<Statement, String> {
@@ -272,7 +272,8 @@ fn quoted(mark: char, letters: &mut std::str::Chars<'_>, text: &mut String) -> R
                 Some('t') => '\t',
                 Some(plain @ ('\\' | '"')) => plain,
                 other => {
-                    return Err(format!("within \"…\" a backslash is followed by n, t, \\ or \", not {other:?}"));
+                    let found = other.map_or_else(|| "by nothing".to_owned(), |letter| format!("by {letter:?}"));
+                    return Err(format!("within \"…\" a backslash is followed by n, t, \\ or \", not {found}"));
                 }
             }),
             other => text.push(other),
@@ -331,7 +332,7 @@ mod tests {
             ("scan b ''", "from b to ''"),
             ("get a b", "more words"),
             ("put a 'b", "not closed"),
-            ("put a \"\\q\"", "backslash"),
+            ("put a \"\\q\"", "not by 'q'"),
             ("get 0xf", "hexadecimal"),
             ("get @/no/such/file", "cannot be read"),
         ] {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use client::{Client, Transaction};
+use client::{Advice, Client, Transaction};
 use rustyline::completion::Completer;
 use rustyline::config::Configurer as _;
 use rustyline::error::ReadlineError;
@@ -59,8 +59,9 @@ pub async fn run(args: &ShellArgs) -> Result<Done, Failure> {
     let handle = Handle::current();
     // Reading a line blocks, so it has a thread of its own; what is read runs on the runtime.
     let lines = tokio::task::spawn_blocking(move || {
-        let mut session = Session { client, open: None, line: 0, failed: None };
-        let read = if stdin().is_terminal() { type_in(&handle, &mut session) } else { read_script(&handle, &mut session) };
+        let is_typed = stdin().is_terminal();
+        let mut session = Session { client, open: None, is_typed, line: 0, failed: None, may_have_taken_place: None };
+        let read = if is_typed { type_in(&handle, &mut session) } else { read_script(&handle, &mut session) };
         handle.block_on(session.client.close());
         read
     });
@@ -81,7 +82,12 @@ fn type_in(handle: &Handle, session: &mut Session) -> Result<Done, Failure> {
     'lines: loop {
         let typed = match editor.readline(session.prompt()) {
             Ok(typed) => typed,
-            Err(ReadlineError::Interrupted) => continue,
+            Err(ReadlineError::Interrupted) => {
+                if session.open.is_some() {
+                    tell!("the transaction is still open: abort ends it");
+                }
+                continue;
+            }
             Err(ReadlineError::Eof) => break,
             Err(error) => return Err(error).attempt("read a line", "this terminal"),
         };
@@ -131,7 +137,11 @@ fn read_script(handle: &Handle, session: &mut Session) -> Result<Done, Failure> 
     }
     match session.failed.take() {
         None => Ok(Done::Well),
-        Some((line, first)) => Err(first.summed_up(format!("not all of the script was done; line {line} was the first that failed"))),
+        Some((line, first)) => Err(session
+            .may_have_taken_place
+            .take()
+            .unwrap_or(first)
+            .summed_up(format!("not all of the script was done; line {line} was the first that failed"))),
     }
 }
 
@@ -146,10 +156,14 @@ enum Next {
 struct Session {
     client: Client,
     open: Option<Open>,
+    /// Somebody types the lines, and sees which one failed.
+    is_typed: bool,
     /// The number of the line that was read last.
     line: u64,
     /// The first line that failed, and why.
     failed: Option<(u64, Failure)>,
+    /// One of them may have taken place.
+    may_have_taken_place: Option<Failure>,
 }
 
 /// A transaction of several lines.
@@ -195,7 +209,11 @@ impl Session {
     }
 
     fn fail(&mut self, failure: Failure) -> Next {
+        let failure = if self.is_typed { failure } else { failure.within(format!("standard input, line {}", self.line)) };
         tell!("{failure}");
+        if failure.is_to_be_looked_at() {
+            self.may_have_taken_place.get_or_insert_with(|| failure.clone());
+        }
         if let Some(open) = &mut self.open {
             open.has_failed = true;
         }
@@ -245,8 +263,13 @@ impl Session {
                                 Failure::wrong("a transaction as of a time in the past reads only").help("write in one that `begin` opens")
                             );
                         }
-                        Statement::Get(key) => statements::print_get(key, transaction.get(key.clone()).await?.as_ref()),
-                        Statement::Scan(scan) => statements::print_scan((&scan.low, &scan.high), &scan.run(transaction).await?),
+                        Statement::Get(key) => {
+                            statements::print_get(key, transaction.get(key.clone()).await.map_err(begin_again)?.as_ref());
+                        }
+                        Statement::Scan(scan) => {
+                            let found = scan.run(transaction).await.map_err(begin_again)?;
+                            statements::print_scan((&scan.low, &scan.high), &found);
+                        }
                         Statement::Put(key, value) => transaction.put(key.clone(), value.clone()),
                         Statement::Delete(key) => transaction.delete(key.clone()),
                         Statement::Begin(_) | Statement::Commit | Statement::Abort => unreachable!("`statements` hands these to `control`"),
@@ -277,13 +300,20 @@ impl Session {
                 return Err(Failure::wrong("nothing was committed: something in this transaction failed").help("begin it again"));
             }
             (Statement::Commit, Some(Open { transaction, begun, .. })) => {
-                let commit = transaction.commit().await?;
+                let commit = transaction.commit().await.map_err(begin_again)?;
                 tell!("{}", statements::summary(&commit, 1, begun.elapsed()));
             }
             (_, Some(_)) => tell!("aborted; nothing was written"),
         }
         Ok(())
     }
+}
+
+/// Why a transaction that somebody opened has failed: nobody else can try it again.
+fn begin_again(error: client::Error) -> Failure {
+    let may_help = matches!(error.advice(), Advice::Retry | Advice::RetryAfter { .. });
+    let failure = Failure::from(error);
+    if may_help { failure.help("nothing of it took place: begin it again, and read again what it depends on") } else { failure }
 }
 
 /// Completes the first word of a line.

@@ -16,6 +16,7 @@ use types::{Key, Value};
 use crate::as_of::as_of;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
+use crate::output;
 use crate::receipt::Keep;
 use crate::regions::ClientRegions;
 use crate::script::{self, Scan, Statement};
@@ -164,6 +165,12 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
         let client = connect(&args.reach).await?;
         let rows = scan_all(&client, (&low, &high), args).await;
         client.close().await;
+        if let Err(failure) = &rows
+            && args.reach.json
+            && output::has_result()
+        {
+            out!("{}", failure.to_json()); // Whoever reads the rows must not take them for all.
+        }
         return if rows? == 0 { Ok(nothing_found(&low, &high)) } else { Ok(Done::Well) };
     }
     let scan = Scan { low: low.clone(), high: high.clone(), limit, reverse: args.reverse };
@@ -304,7 +311,7 @@ async fn once(reach: &Reach, as_of: Option<AsOf>, statements: Vec<Statement>) ->
 
 /// The same, and keeps the receipt where one is wanted.
 async fn kept_once(keep: &Keep, reach: &Reach, statements: Vec<Statement>) -> Result<Outcome, Failure> {
-    keep.check_file()?;
+    let file = keep.make_file()?;
     let client = connect(reach).await?;
     let outcome = match keep.check_engine(&client) {
         Ok(()) => execute(&client, None, statements).await,
@@ -312,7 +319,7 @@ async fn kept_once(keep: &Keep, reach: &Reach, statements: Vec<Statement>) -> Re
     };
     client.close().await;
     let outcome = outcome?;
-    keep.keep(&outcome.commit)?;
+    file.keep(&outcome.commit)?;
     Ok(outcome)
 }
 
@@ -335,8 +342,8 @@ pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<State
     };
     let only_reads = shared.iter().all(reads);
     let committed = match as_of {
-        Some(as_of) => client.read_as_of(as_of, work).await?,
-        None if only_reads => client.read(work).await?,
+        Some(as_of) => client.read_as_of(as_of, work).await.map_err(not_read)?,
+        None if only_reads => client.read(work).await.map_err(not_read)?,
         None => client.transact(work).await?,
     };
     let elapsed = started.elapsed();
@@ -344,7 +351,16 @@ pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<State
     Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed, reads_past })
 }
 
-fn reads(statement: &Statement) -> bool {
+/// Why nothing was read. What only reads leaves nothing behind of which one would not know whether it took place.
+fn not_read(error: client::Error) -> client::Error {
+    match error {
+        client::Error::OutcomeUnknown { waited_ms, detail } => client::Error::Unavailable { waited_ms, detail },
+        other => other,
+    }
+}
+
+/// Whether it changes nothing.
+pub fn reads(statement: &Statement) -> bool {
     matches!(statement, Statement::Get(_) | Statement::Scan(..))
 }
 

@@ -9,7 +9,7 @@ use monitoring::http_client;
 use runtime::Configuration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use types::{ClusterId, ReplicaId};
+use types::{ClusterId, ReplicaId, ShardId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
@@ -69,24 +69,15 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
             *answer = Err("somebody else answers there".to_owned());
         }
     }
+    let shards: Vec<Shard> = topology.cluster.shards().map(|shard| Shard::of(shard, &topology, &answers)).collect();
     if args.json {
-        out!("{}", to_json(&answers));
+        out!("{}", to_json(&answers, &shards, &remarks(&topology, &answers)));
     } else {
         out!("{}", render(&answers, line_letters()));
-        warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures, topology.chain.version()), &answers);
-        warn_of_settings(&answers);
-        warn_of_injected_latency(&answers);
-        warn_of_clocks(&answers);
-        warn_of_isolated(&topology, &answers);
-        tell_of_waiting(&answers);
-        tell_of_rebuilding(&answers);
-        if let Some(words) = catching_up_words(&answers) {
-            tell!("{}", wrap(&words, line_letters(), 2));
-        }
-        warn_of_divergences(&answers);
-        warn_of_disks(&answers);
+        let say = |words: &String| tell!("{}", wrap(words, line_letters(), 2));
+        remarks(&topology, &answers).iter().for_each(say);
         up::warn_of_other_copies(place);
-        shards(&topology, &answers);
+        shards.iter().filter_map(Shard::words).for_each(|words| say(&words));
         if answers.iter().all(|(_, _, answer)| answer.is_err()) && up::replica_folders(place).is_ok() {
             tell!("no replica answers: `bezant up {}` starts those whose folders are here", place.display());
         }
@@ -115,40 +106,27 @@ pub fn rebuilding_words(status: &Value) -> Option<String> {
     is_rebuilding(status).then(|| format!("does not serve while it is rebuilt: {how_far}"))
 }
 
-/// Says whose disks are nearly full.
-fn warn_of_disks(answers: &[Answer]) {
-    for (replica, _, answer) in answers {
-        if let Some(words) = answer.as_ref().ok().and_then(|status| status["disk"]["words"].as_str()) {
-            tell!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
-        }
-    }
+/// What somebody should know of the replicas, beside how each of them is.
+fn remarks(topology: &Topology, answers: &[Answer]) -> Vec<String> {
+    let here = Configuration::of(&topology.cluster, topology.signatures, topology.chain.version());
+    let mut remarks = of_each(answers, |replica, status| difference_words(&here, replica, status));
+    remarks.extend(["window_ms", "time_bound_ms"].iter().filter_map(|name| settings_words(name, answers)));
+    remarks.extend(injected_latency_words(answers));
+    let warning =
+        |part: &'static str| move |replica, status: &Value| Some(format!("warning: {replica}: {}", status[part]["words"].as_str()?));
+    remarks.extend(of_each(answers, warning("clock")));
+    remarks.extend(isolated(topology, answers));
+    remarks.extend(of_each(answers, |replica, status| Some(format!("{replica} {}", status["waits"].as_str()?))));
+    remarks.extend(of_each(answers, |replica, status| rebuilding_words(status).map(|words| format!("{replica} {words}"))));
+    remarks.extend(catching_up_words(answers));
+    remarks.extend(of_each(answers, warning("divergences")));
+    remarks.extend(of_each(answers, warning("disk")));
+    remarks
 }
 
-/// Says who has found its own state to be wrong.
-fn warn_of_divergences(answers: &[Answer]) {
-    for (replica, _, answer) in answers {
-        if let Some(words) = answer.as_ref().ok().and_then(|status| status["divergences"]["words"].as_str()) {
-            tell!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
-        }
-    }
-}
-
-/// Says who cannot serve for want of others.
-fn tell_of_waiting(answers: &[Answer]) {
-    for (replica, _, answer) in answers {
-        if let Some(words) = answer.as_ref().ok().and_then(|status| status["waits"].as_str()) {
-            tell!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
-        }
-    }
-}
-
-/// Says who is being rebuilt.
-fn tell_of_rebuilding(answers: &[Answer]) {
-    for (replica, _, answer) in answers {
-        if let Some(words) = answer.as_ref().ok().and_then(rebuilding_words) {
-            tell!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
-        }
-    }
+/// What there is to say of each replica that answers.
+fn of_each(answers: &[Answer], words: impl Fn(ReplicaId, &Value) -> Option<String>) -> Vec<String> {
+    answers.iter().filter_map(|(replica, _, answer)| words(*replica, answer.as_ref().ok()?)).collect()
 }
 
 /// Who serves and still takes over what it may have missed, and how far each is.
@@ -170,7 +148,7 @@ fn catching_up_words(answers: &[Answer]) -> Option<String> {
     (!behind.is_empty()).then(words)
 }
 
-fn to_json(answers: &[Answer]) -> Value {
+fn to_json(answers: &[Answer], shards: &[Shard], remarks: &[String]) -> Value {
     let replicas: Vec<Value> = answers
         .iter()
         .map(|(replica, http, answer)| match answer {
@@ -178,7 +156,8 @@ fn to_json(answers: &[Answer]) -> Value {
             Err(error) => json!({"replica": replica.to_string(), "http": http, "up": false, "error": error}),
         })
         .collect();
-    json!({ "replicas": replicas })
+    let shards: Vec<Value> = shards.iter().map(Shard::to_json).collect();
+    json!({ "replicas": replicas, "shards": shards, "remarks": remarks })
 }
 
 /// A column of the table: its heading, how much it is worth where not all fit (the least goes first), and what stands in it.
@@ -261,27 +240,13 @@ fn stack(answers: &[Answer], letters: Option<usize>) -> String {
     answers.iter().map(of_replica).collect::<Vec<_>>().join("\n")
 }
 
-/// Says whose `cluster.toml` differs from the one read here.
-fn warn_of_differences(here: &Configuration, answers: &[Answer]) {
-    for (replica, _, answer) in answers {
-        let theirs = answer.as_ref().ok().and_then(|status| Configuration::from_text(status["configuration"].as_str()?));
-        if let Some(differs) = theirs.and_then(|theirs| here.difference(&theirs)) {
-            let text =
-                format!("warning: the cluster.toml of {replica} differs from the one here in {differs}: take the same file on every host");
-            tell!("{}", wrap(&text, line_letters(), 2));
-        }
-    }
+/// Whether its `cluster.toml` differs from the one read here.
+fn difference_words(here: &Configuration, replica: ReplicaId, status: &Value) -> Option<String> {
+    let differs = here.difference(&Configuration::from_text(status["configuration"].as_str()?)?)?;
+    Some(format!("warning: the cluster.toml of {replica} differs from the one here in {differs}: take the same file on every host"))
 }
 
-/// Says which replicas go by a setting that most of the others have otherwise, and all must have alike.
-fn warn_of_settings(answers: &[Answer]) {
-    for name in ["window_ms", "time_bound_ms"] {
-        if let Some(words) = settings_words(name, answers) {
-            tell!("{}", wrap(&words, line_letters(), 2));
-        }
-    }
-}
-
+/// Which replicas go by a setting that most of the others have otherwise, and all must have alike.
 fn settings_words(name: &str, answers: &[Answer]) -> Option<String> {
     let mut holders: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     for (replica, _, answer) in answers {
@@ -297,33 +262,22 @@ fn settings_words(name: &str, answers: &[Answer]) -> Option<String> {
     (!others.is_empty()).then(words)
 }
 
-/// Says who runs under injected latency.
-fn warn_of_injected_latency(answers: &[Answer]) {
-    let apart = answers.iter().filter_map(|(replica, _, answer)| {
-        let regions = &answer.as_ref().ok()?["regions"];
+/// Who runs under injected latency.
+fn injected_latency_words(answers: &[Answer]) -> Option<String> {
+    let apart = of_each(answers, |replica, status| {
+        let regions = &status["regions"];
         regions.is_object().then(|| format!("{replica} in {} ({})", word(&regions["region"]), word(&regions["name"])))
     });
-    let apart: Vec<String> = apart.collect();
-    if !apart.is_empty() {
-        tell!("{}", wrap(&format!("warning: latency is injected: {}", apart.join(", ")), line_letters(), 2));
-    }
-}
-
-/// Says whose clock is off.
-fn warn_of_clocks(answers: &[Answer]) {
-    for (replica, _, answer) in answers {
-        if let Some(words) = answer.as_ref().ok().and_then(|status| status["clock"]["words"].as_str()) {
-            tell!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
-        }
-    }
+    (!apart.is_empty()).then(|| format!("warning: latency is injected: {}", apart.join(", ")))
 }
 
 /// For so long after its start a replica may still be connecting, in seconds.
 const CONNECTING_SECONDS: u64 = 10;
 
-/// Says who serves, but is connected with so few of those of its shard that serve that together they cannot answer for it. Of a shard of which too few serve
+/// Who serves, but is connected with so few of those of its shard that serve that together they cannot answer for it. Of a shard of which too few serve
 /// that is said already.
-fn warn_of_isolated(topology: &Topology, answers: &[Answer]) {
+fn isolated(topology: &Topology, answers: &[Answer]) -> Vec<String> {
+    let mut isolated = Vec::new();
     let needed = (topology.engine.quorum)(topology.cluster.faults());
     for shard in topology.cluster.shards() {
         let of_shard = answers.iter().filter(|(replica, _, _)| replica.shard == shard);
@@ -331,11 +285,10 @@ fn warn_of_isolated(topology: &Topology, answers: &[Answer]) {
             of_shard.filter_map(|(replica, _, answer)| Some((*replica, answer.as_ref().ok().filter(|status| serves(status))?))).collect();
         for (replica, status) in serving.iter().filter(|_| serving.len() >= needed) {
             let others: Vec<ReplicaId> = serving.iter().map(|(other, _)| *other).filter(|other| other != replica).collect();
-            if let Some(words) = isolated_words(*replica, status, &others, needed) {
-                tell!("{}", wrap(&words, line_letters(), 2));
-            }
+            isolated.extend(isolated_words(*replica, status, &others, needed));
         }
     }
+    isolated
 }
 
 fn isolated_words(replica: ReplicaId, status: &Value, others: &[ReplicaId], needed: usize) -> Option<String> {
@@ -358,23 +311,45 @@ fn isolated_words(replica: ReplicaId, status: &Value, others: &[ReplicaId], need
     (connected + 1 < needed && number(&status["uptime_seconds"]) >= CONNECTING_SECONDS).then(words)
 }
 
-/// Says of each shard that is not whole whether it can still commit.
-fn shards(topology: &Topology, answers: &[Answer]) {
-    let (cluster, engine) = (&topology.cluster, topology.engine);
-    let needed = (engine.quorum)(cluster.faults());
-    for shard in cluster.shards() {
+/// How many of a shard's replicas serve.
+struct Shard {
+    shard: ShardId,
+    replicas: usize,
+    serving: usize,
+    /// How many have to, so that it can commit.
+    needed: usize,
+    /// What it does while not all of them serve.
+    while_incomplete: &'static str,
+}
+
+impl Shard {
+    fn of(shard: ShardId, topology: &Topology, answers: &[Answer]) -> Self {
+        let (cluster, engine) = (&topology.cluster, topology.engine);
         let of_shard = answers.iter().filter(|(replica, _, _)| replica.shard == shard);
         let serving = of_shard.filter(|(_, _, answer)| answer.as_ref().is_ok_and(serves)).count();
-        let text = if serving < needed {
-            let serving = if serving == 1 { "1 replica serves".to_owned() } else { format!("{serving} replicas serve") };
-            format!("shard {shard} cannot commit: {serving}, and {needed} are needed")
-        } else if serving < cluster.replicas_per_shard() {
-            let gone = cluster.replicas_per_shard() - serving;
-            format!("shard {shard} serves without {gone} of its replicas; until they are back, {}", engine.while_incomplete)
+        let needed = (engine.quorum)(cluster.faults());
+        Self { shard, replicas: cluster.replicas_per_shard(), serving, needed, while_incomplete: engine.while_incomplete }
+    }
+
+    fn can_commit(&self) -> bool {
+        self.serving >= self.needed
+    }
+
+    /// Whether it can still commit, of one that is not whole.
+    fn words(&self) -> Option<String> {
+        let Self { shard, replicas, serving, needed, while_incomplete } = self;
+        let gone = replicas.checked_sub(*serving).filter(|gone| *gone > 0)?;
+        Some(if self.can_commit() {
+            format!("shard {shard} serves without {gone} of its replicas; until they are back, {while_incomplete}")
         } else {
-            continue;
-        };
-        tell!("{}", wrap(&text, line_letters(), 2));
+            let serving = if *serving == 1 { "1 replica serves".to_owned() } else { format!("{serving} replicas serve") };
+            format!("shard {shard} cannot commit: {serving}, and {needed} are needed")
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        json!({"shard": self.shard.to_string(), "replicas": self.replicas, "serving": self.serving, "needed": self.needed,
+               "can_commit": self.can_commit()})
     }
 }
 
@@ -514,7 +489,8 @@ mod tests {
         let lie = "x\u{1b}[2J\ns0-r9    serving".repeat(1_000);
         let status = tamed(json!({"state": lie, "version": [lie]}));
         let answers = vec![(ReplicaId { shard: types::ShardId(0), index: 0 }, "h".to_owned(), Ok(status.clone()))];
-        let shown = render(&answers, None) + &to_json(&answers).to_string();
-        assert!(!shown.contains('\u{1b}') && shown.lines().count() == 2 && shown.len() < 4_000, "{shown}");
+        let remarks = of_each(&answers, |replica, status| Some(format!("{replica} {}", status["state"].as_str()?)));
+        let shown = render(&answers, None) + &to_json(&answers, &[], &remarks).to_string();
+        assert!(!shown.contains('\u{1b}') && shown.lines().count() == 2 && shown.len() < 5_000, "{shown}");
     }
 }

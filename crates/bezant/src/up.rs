@@ -127,10 +127,12 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
         }
     }))
     .await?;
+    let mut list = Vec::with_capacity(started.len());
     for node in &started {
-        node.tell_of_waiting().await;
+        let status = node.status().await;
+        node.tell_of(&status);
+        list.push(node.to_json(&status));
     }
-    let list: Vec<Value> = started.iter().map(Started::to_json).collect();
     if args.json {
         out!("{}", json!({ "nodes": list }));
     } else {
@@ -272,6 +274,7 @@ pub fn nodes(folder: &Path) -> Result<(Nodes, Vec<Failure>), Failure> {
             Err(why) => unusable.push(why),
         }
     }
+    unusable.extend(folders_without_settings(folder)?);
     found.sort_by_key(|(_, config)| config.replica);
     if let Some(why) = unusable.first().filter(|_| found.is_empty()) {
         return Err(why.clone());
@@ -280,6 +283,23 @@ pub fn nodes(folder: &Path) -> Result<(Nodes, Vec<Failure>), Failure> {
         return Err(Failure::wrong("no replica whose folder is here has a place any more").at(folder.display()));
     }
     Ok((found, unusable))
+}
+
+/// Folders that are named as replicas' are, are not empty, and have no `node.toml` to run by.
+fn folders_without_settings(folder: &Path) -> Result<Vec<Failure>, Failure> {
+    let mut lacking = Vec::new();
+    for entry in fs::read_dir(folder).attempt("read the folder", folder.display())? {
+        let path = entry.attempt("read the folder", folder.display())?.path();
+        let is_replicas =
+            path.is_dir() && path.file_name().and_then(|name| name.to_str()).is_some_and(|name| replica_from_name(name).is_ok());
+        let is_used = || fs::read_dir(&path).is_ok_and(|mut files| files.next().is_some());
+        if is_replicas && is_used() && !config::exists(&path.join("node.toml"))? {
+            let failure = Failure::wrong("this replica's folder has no node.toml").at(path.display());
+            lacking.push(failure.help("put it back as it was; or move the folder away, if it is no replica's any more"));
+        }
+    }
+    lacking.sort_by_key(Failure::to_string);
+    Ok(lacking)
 }
 
 /// How the replica in this folder is to run; nothing when its place has another key.
@@ -303,7 +323,15 @@ pub fn replica_folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         }
     }
     if found.is_empty() {
-        return Err(Failure::wrong("no replica's folder is here").at(folder.display()).help("make a cluster with `bezant init`"));
+        if let Some(lacking) = folders_without_settings(folder)?.into_iter().next() {
+            return Err(lacking);
+        }
+        let help = if config::exists(&folder.join("node.toml"))? {
+            "this is a replica's own folder: name the cluster's folder that it is in (`bezant node` runs one replica alone)"
+        } else {
+            "make a cluster with `bezant init`"
+        };
+        return Err(Failure::wrong("no replica's folder is here").at(folder.display()).help(help));
     }
     found.sort();
     Ok(found)
@@ -395,11 +423,23 @@ impl Started<'_> {
         }
     }
 
-    /// Says what it still waits for, where nobody here can do more than wait.
-    async fn tell_of_waiting(&self) {
+    /// How it is, in its own words; nothing where it does not say so.
+    async fn status(&self) -> Value {
         let answer = http_client::get(&self.config.http_listen.to_string(), "/status").await;
-        let status: Value = answer.ok().and_then(|body| serde_json::from_str(&body).ok()).unwrap_or_default();
-        if let Some(words) = status["waits"].as_str().filter(|_| status["state"] == json!(status::WAITING)) {
+        let status: Option<Value> = answer.ok().and_then(|body| serde_json::from_str(&body).ok());
+        let cluster = self.config.topology.cluster.id();
+        status.filter(|status| status::is_from(status, cluster, self.config.replica)).unwrap_or_default()
+    }
+
+    /// Says why it does not serve yet, if so.
+    fn tell_of(&self, status: &Value) {
+        let state = status["state"].as_str().unwrap_or_default();
+        if state == status::REBUILDING {
+            tell!(
+                "{} runs, and rebuilds itself from the others: it does not serve before that is done. bezant status shows how far it is",
+                self.config.replica
+            );
+        } else if let Some(words) = status["waits"].as_str().filter(|_| state == status::WAITING) {
             tell!("{} {}", self.config.replica, tame(words, WORDS_LETTERS_MAX));
         }
     }
@@ -414,8 +454,8 @@ impl Started<'_> {
             .help("mend that, then run `bezant up` again; what has started keeps running until `bezant down`")
     }
 
-    fn to_json(&self) -> Value {
-        json!({"replica": self.config.replica.to_string(), "pid": self.process.pid,
+    fn to_json(&self, status: &Value) -> Value {
+        json!({"replica": self.config.replica.to_string(), "pid": self.process.pid, "state": status["state"].as_str().map(|state| tame(state, WORDS_LETTERS_MAX)),
                "listen": self.config.listen.to_string(), "http": self.config.http_listen.to_string()})
     }
 }

@@ -85,6 +85,8 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     place.kill("s0-r3");
     place.run(&["put", "c", "3"]).expect(0);
     let status = place.run(&["status", "--json"]).expect(1).json();
+    let shard = &status["shards"][0];
+    assert_eq!((&shard["serving"], &shard["needed"], &shard["can_commit"]), (&5.into(), &5.into(), &true.into()), "{status}");
     let down: Vec<&Value> = status["replicas"].as_array().expect("a list").iter().filter(|replica| replica["up"] == false).collect();
     assert_eq!(down.len(), 1);
     assert_eq!(down[0]["replica"], "s0-r3");
@@ -114,6 +116,10 @@ fn a_receipt_is_checked_without_the_cluster_and_a_changed_byte_is_noticed() {
     place.run(&["get", "a"]).expect(0).prints("one-hundred\n");
     place.run(&["txn", "get a", "--receipt", "read.receipt"]).expect(0).says("leaves no receipt");
     assert!(!place.path("read.receipt").exists());
+    let said = place.run(&["put", "a", "3", "--json", "--receipt", "nowhere/paid.receipt"]).expect(2).says("nothing was done");
+    let error = &said.json()["error"];
+    assert_eq!((&error["exit_code"], &error["at"]), (&2.into(), &"nowhere/paid.receipt".into()));
+    place.run(&["get", "a"]).expect(0).prints("one-hundred\n");
     place.run(&["down"]).expect(0);
 
     let said = place.run(&["receipt", "verify", "paid.receipt", "--cluster", "bezant-data/cluster.toml"]).expect(0);
@@ -235,6 +241,7 @@ fn the_shell_runs_transactions_of_several_lines() {
     let said = shell(&place, "begin\nput pa 1\nputt pb 1\nput pc 1\ncommit\nget pa\nget a\n").expect(2);
     let said =
         said.says("no statement `putt`").says("this transaction has failed").says("nothing was committed").says("line 3 was the first");
+    let said = said.says("at: standard input, line 3, statement 1 of 1").says("at: standard input, line 5");
     assert_eq!(said.out, "pa has no value\na = 2\n", "{said:#?}");
     let said = shell(&place, "put pd 1; begin; puut pe 1\nput pf 1\ncommit\nget pd\nget pf\n").expect(2);
     assert_eq!(said.out, "pd has no value\npf has no value\n", "also where it is the line that begins it: {said:#?}");
@@ -403,6 +410,9 @@ fn a_folder_that_cannot_be_used_keeps_no_other_replica_down() {
     let up = place.run(&["up"]).expect(2).says("s0-r2/node.toml").says("1 of the replicas here cannot be started; the others run");
     assert_eq!(up.out.lines().count(), 5, "{up:#?}");
     place.run(&["put", "a", "1"]).expect(0);
+    fs::remove_file(&settings).expect("removed");
+    place.run(&["up"]).expect(2).says("this replica's folder has no node.toml").says("s0-r2");
+    place.run(&["up", "bezant-data/s0-r1"]).expect(2).says("no replica's folder is here").says("name the cluster's folder");
     fs::write(&settings, right).expect("written");
     place.run(&["up"]).expect(0);
     // The folder's name may be given as other commands take it, but not twice.

@@ -59,7 +59,9 @@ pub enum ClusterError {
         first: usize,
     },
     /// The bounds of a placement by ranges do not cut the keys into as many ranges as there are shards.
-    #[error("placement by ranges needs {0} bounds in strict order, one fewer than shards")]
+    #[error(
+        "placement by ranges needs {0} bounds in strict order, one fewer than there are shards: with two bounds, as in ranges:h,p, there are three"
+    )]
     Bounds(usize),
     /// The first bound is the empty key, from which all keys begin.
     #[error("a bound of the placement is the empty key: the first shard would never hold a key")]
