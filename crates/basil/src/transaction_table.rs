@@ -820,10 +820,16 @@ mod tests {
     }
 
     /// Transactions at 0 to 99, of which every seventh is undecided, and one that came late.
-    fn table() -> TransactionTable<Memory> {
+    /// One that knows nothing, for the tests of its parts, too.
+    pub(super) fn empty_table() -> TransactionTable<Memory> {
         let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
         let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
         assert!(table.store.replay().expect("it is new").is_none());
+        table
+    }
+
+    fn table() -> TransactionTable<Memory> {
+        let mut table = empty_table();
         (0..100).for_each(|time| enter(&mut table, time, time % 7 != 0));
         table
     }

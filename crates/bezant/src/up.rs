@@ -455,7 +455,8 @@ impl Started<'_> {
     }
 
     fn to_json(&self, status: &Value) -> Value {
-        json!({"replica": self.config.replica.to_string(), "pid": self.process.pid, "state": status["state"].as_str().map(|state| tame(state, WORDS_LETTERS_MAX)),
+        let state = status["state"].as_str().map(|state| tame(state, WORDS_LETTERS_MAX));
+        json!({"replica": self.config.replica.to_string(), "pid": self.process.pid, "state": state,
                "listen": self.config.listen.to_string(), "http": self.config.http_listen.to_string()})
     }
 }

@@ -48,14 +48,14 @@ impl KeyMeta for KeyState {
 #[cfg(test)]
 mod tests {
     use machine::Time;
-    use store::{Memory, Options, Store};
-    use types::{ClientId, Key, ShardId};
+    use store::Memory;
+    use types::{ClientId, Key};
 
     use super::super::TransactionTable;
+    use super::super::tests::empty_table;
     use super::*;
     use crate::certificate::{Decision, Vote};
     use crate::check::{Knowledge as _, ReaderPast};
-    use crate::testing::one_shard;
     use crate::transaction::{Read, Transaction, Write};
     use crate::transaction_state::{Quota, QuotaOwner};
 
@@ -67,9 +67,7 @@ mod tests {
 
     #[test]
     fn readers_are_let_go_when_they_are_forgotten_and_somebody_reads_their_key() {
-        let store = Store::open(Memory::new("readers"), Options::default()).expect("a new store opens");
-        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
-        assert!(table.store.replay().expect("it is new").is_none());
+        let mut table = empty_table();
         let key = Key::from("b");
         let read = |table: &mut TransactionTable<Memory>, time: u64| {
             let read = Read { key: key.clone(), version: at(0), dependency: None };

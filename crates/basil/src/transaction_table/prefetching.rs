@@ -79,9 +79,10 @@ mod tests {
     use std::sync::Arc;
 
     use machine::Time;
-    use store::{Memory, Options, Store};
-    use types::{ClientId, ShardId, Timestamp, Value};
+    use store::Memory;
+    use types::{ClientId, Timestamp, Value};
 
+    use super::super::tests::empty_table;
     use super::*;
     use crate::certificate::{Certificate, Decision, Proof, Vote};
     use crate::testing::one_shard;
@@ -90,9 +91,7 @@ mod tests {
 
     #[test]
     fn reading_ahead_takes_anything_that_may_come_and_changes_nothing() {
-        let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
-        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
-        assert!(table.store.replay().expect("it is new").is_none());
+        let mut table = empty_table();
         let at = |time| Timestamp::new(time, ClientId(1));
         let key = |number: usize| Key::from(format!("{number:05}").as_str());
         let transaction = |time, keys: std::ops::Range<usize>| {

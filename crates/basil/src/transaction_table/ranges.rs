@@ -175,13 +175,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     use machine::Time;
-    use store::{Memory, Options, Store};
-    use types::{ClientId, ShardId, Value};
+    use store::Memory;
+    use types::{ClientId, Value};
 
+    use super::super::tests::empty_table;
     use super::*;
     use crate::certificate::{Decision, Vote};
     use crate::check::Knowledge as _;
-    use crate::testing::one_shard;
     use crate::transaction::Write;
     use crate::transaction_state::{Quota, QuotaOwner};
 
@@ -196,20 +196,13 @@ mod tests {
         Key::from(format!("k{number:05}").as_str())
     }
 
-    fn table() -> TransactionTable<Memory> {
-        let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
-        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
-        assert!(table.store.replay().expect("it is new").is_none());
-        table
-    }
-
     fn commit(table: &mut TransactionTable<Memory>, number: usize, time: u64, value: Option<&str>) {
         table.store.commit(&key(number), Version { timestamp: at(time), value: value.map(Value::from) });
     }
 
     #[test]
     fn keys_deleted_some_time_ago_are_looked_at_once() {
-        let (mut table, count) = (table(), 3 * RANGE_DELETED_MAX);
+        let (mut table, count) = (empty_table(), 3 * RANGE_DELETED_MAX);
         (0..count).for_each(|number| commit(&mut table, number, 100 + number as u64, None));
         let range = KeyRange::new(key(0), key(99_999)).expect("it has keys");
         let vote = |table: &mut TransactionTable<Memory>, time: u64| {
@@ -228,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_deletion_that_is_not_told_of_still_hides_what_is_older() {
-        let mut table = table();
+        let mut table = empty_table();
         commit(&mut table, 0, 10, Some("1"));
         // The first is undecided below a deletion, the second above one, and the third is where nothing was.
         for (number, time) in [(1, 50), (2, 70), (3, 50)] {
@@ -250,7 +243,7 @@ mod tests {
 
     #[test]
     fn where_very_many_keys_are_being_written_they_are_always_in_order() {
-        let mut table = table();
+        let mut table = empty_table();
         let step = IN_ORDER_KEYS / 8;
         for number in 0..9 {
             assert!(table.writing.keys().is_none(), "{number} before");
@@ -279,7 +272,7 @@ mod tests {
         };
         // Each bit of `way` says whether the range is read after that step, or what is old is forgotten.
         for way in 0..1 << 10 {
-            let mut table = table();
+            let mut table = empty_table();
             let mut prepared: Vec<(Transaction, usize)> = Vec::new();
             for step in 0..10_usize {
                 // Two transactions write each key; two of three end, one of these by an abort.

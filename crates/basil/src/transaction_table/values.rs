@@ -87,18 +87,16 @@ impl<M: StorageBackend> TransactionTable<M> {
 #[cfg(test)]
 mod tests {
     use machine::Time;
-    use store::{Memory, Options, Store};
-    use types::{ClientId, Key, ShardId, Timestamp};
+    use types::{ClientId, Key, Timestamp};
 
+    use super::super::tests::empty_table;
     use super::*;
     use crate::testing::one_shard;
     use crate::transaction_state::{Quota, QuotaOwner};
 
     #[test]
     fn what_has_come_back_undecided_keeps_its_values() {
-        let store = Store::open(Memory::new("values"), Options::default()).expect("a new store opens");
-        let mut table = TransactionTable::new(one_shard(), ShardId(0), store, 7, 16);
-        assert!(table.store.replay().expect("it is new").is_none());
+        let mut table = empty_table();
         let quota = Quota::prepare(QuotaOwner::Client(ClientId(1)));
         let written = |time: u64| {
             let write = Write { key: Key::from("a"), value: Some(Value::from(&*"v".repeat(VALUES_BYTES_MIN))) };
