@@ -208,10 +208,17 @@ impl Executor {
         replies
     }
 
-    /// The answer without what was found, where that is more than one client may have of a batch: all answers of a batch are there at once.
+    /// The answer without what was found, or without the transaction that was in the way, where that is more than one client may have of a batch: all
+    /// answers of a batch are there at once.
     fn bounded(&mut self, client: ClientId, reply: Reply) -> Reply {
-        let Answer::Voted(id, Verdict::Commit(Some(found))) = &reply.answer else { return reply };
-        let bytes: usize = found.iter().map(Found::bytes).sum();
+        let Answer::Voted(id, verdict) = &reply.answer else { return reply };
+        let (bytes, shortened) = match verdict {
+            Verdict::Commit(Some(found)) => (found.iter().map(Found::bytes).sum(), Verdict::Commit(None)),
+            Verdict::Abort(AbortReason::Conflict(name, other, Some(transaction))) if !broken(Mutant::ConflictsUnlimited) => {
+                (transaction.encoded().len(), Verdict::Abort(AbortReason::Conflict(*name, *other, None)))
+            }
+            Verdict::Commit(None) | Verdict::Abort(_) => return reply,
+        };
         if bytes == 0 {
             return reply;
         }
@@ -219,7 +226,7 @@ impl Executor {
         *given += bytes;
         match *given <= BATCH_RESULT_BYTES_MAX || broken(Mutant::BatchUnlimited) {
             true => reply,
-            false => Reply { answer: Answer::Voted(*id, Verdict::Commit(None)), ..reply },
+            false => Reply { answer: Answer::Voted(*id, shortened), ..reply },
         }
     }
 

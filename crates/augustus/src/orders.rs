@@ -3,6 +3,9 @@
 //!
 //! Replicas take no request that lies far from its process's last ones, and remember the last [`REPLIES_MAX`] transactions of a process.
 //! So what is under way at a shard stays within a span of numbers ([`Orders::has_room`]), and what is answered late is still remembered.
+//!
+//! Where a shard answers nothing for long, orders are given up and others come, each with a number that is spent. Before the numbers lead further than
+//! replicas take them, orders wait without one, and the process asks for something that changes nothing, under the last number, until that is answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +20,8 @@ use crate::coordinator::{Answered, Order};
 use crate::limits::REPLIES_MAX;
 use crate::multicast::message::{Message, ReplySignature};
 use crate::multicast::request::{Request, RequestKey};
-use crate::request::Answer;
+use crate::multicast::windows::WINDOW;
+use crate::request::{Answer, Request as Asked};
 
 /// How long to wait before an order is said again, in milliseconds, and how often that doubles: where it takes long because there is much to do,
 /// what is said again is more to do.
@@ -48,13 +52,47 @@ struct Numbers {
     last: u64,
     /// Which order each is that is under way.
     orders: BTreeMap<u64, u64>,
+    /// The highest number that each replica has answered.
+    heard: BTreeMap<u16, u64>,
+    /// The number under which it asks whether the shard answers again, and when it may be said again.
+    probe: Option<(u64, Time)>,
+}
+
+impl Numbers {
+    /// A number that the shard has delivered: `f+1` replicas have answered it or a later one.
+    fn delivered(&self, faults: usize) -> u64 {
+        let mut heard: Vec<u64> = self.heard.values().copied().collect();
+        heard.sort_unstable_by(|one, other| other.cmp(one));
+        heard.get(faults).copied().unwrap_or(0)
+    }
+
+    /// The next number, if the replicas take it. One is left for the probe.
+    fn next(&mut self, faults: usize) -> Option<u64> {
+        if self.last + 1 >= self.delivered(faults) + WINDOW && !broken(Mutant::NumbersSpent) {
+            return None;
+        }
+        (self.last, self.probe) = (self.last + 1, None);
+        Some(self.last)
+    }
+
+    /// The number of the probe, once in a while.
+    fn probe(&mut self, now: Time) -> Option<u64> {
+        let (number, again_at) = self.probe.unwrap_or_else(|| {
+            self.last += 1;
+            (self.last, now)
+        });
+        let is_due = again_at <= now;
+        self.probe = Some((number, if is_due { now.after_ms(RETRY_MS) } else { again_at }));
+        is_due.then_some(number)
+    }
 }
 
 #[derive(Debug)]
 struct UnderWay {
     shard: ShardId,
-    number: u64,
-    message: Message,
+    /// None while there is none that the replicas would take.
+    number: Option<u64>,
+    payload: Bytes,
     gives_up_at: Time,
     /// How often it was said, and when it is to be said again.
     said: u32,
@@ -69,25 +107,31 @@ impl Orders {
 
     /// Whether another transaction may begin at a shard. What ends one that has begun always may.
     pub fn has_room(&self, shard: ShardId) -> bool {
-        let Numbers { last, orders } = &self.shards[usize::from(shard.0)];
+        let Numbers { last, orders, .. } = &self.shards[usize::from(shard.0)];
         orders.first_key_value().is_none_or(|(oldest, _)| last - oldest < SPAN_MAX)
     }
 
     pub fn send<U, E>(&mut self, now: Time, Order { number: order, shard, request }: Order, outbox: &mut Outbox<Message, U, E>) {
-        let numbers = &mut self.shards[usize::from(shard.0)];
-        numbers.last += 1;
-        let number = numbers.last;
-        numbers.orders.insert(number, order);
-        let key = RequestKey { client: self.client, session: self.session, number };
-        let message = Message::Request(Request { key, payload: request.to_bytes().into() });
-        let gives_up_at = now.after_ms(self.timeout_ms);
-        self.under_way.insert(order, UnderWay { shard, number, message, gives_up_at, said: 0, again_at: now });
+        let (payload, gives_up_at) = (request.to_bytes().into(), now.after_ms(self.timeout_ms));
+        self.under_way.insert(order, UnderWay { shard, number: None, payload, gives_up_at, said: 0, again_at: now });
         self.say(now, order, outbox);
     }
 
     fn say<U, E>(&mut self, now: Time, order: u64, outbox: &mut Outbox<Message, U, E>) {
-        let Some(UnderWay { shard, message, said, again_at, .. }) = self.under_way.get_mut(&order) else { return };
-        self.cluster.replicas_of(*shard).for_each(|replica| outbox.send(Party::Replica(replica), message.clone()));
+        let Some(UnderWay { shard, number, payload, said, again_at, .. }) = self.under_way.get_mut(&order) else { return };
+        let numbers = &mut self.shards[usize::from(shard.0)];
+        if number.is_none() {
+            *number = numbers.next(self.cluster.faults());
+            numbers.orders.extend(number.map(|number| (number, order)));
+        }
+        let request = match *number {
+            Some(number) => Some((number, payload.clone())),
+            None => numbers.probe(now).map(|number| (number, Asked::Settle { session: self.session.0, below: 0 }.to_bytes().into())),
+        };
+        if let Some((number, payload)) = request {
+            let message = Message::Request(Request { key: RequestKey { client: self.client, session: self.session, number }, payload });
+            self.cluster.replicas_of(*shard).for_each(|replica| outbox.send(Party::Replica(replica), message.clone()));
+        }
         *again_at = now.after_ms(RETRY_MS << (*said).min(RETRY_DOUBLINGS));
         *said += 1;
         self.retries.insert((*again_at, order));
@@ -95,8 +139,13 @@ impl Orders {
 
     /// What a replica has said, if that can be the answer to an order that is under way. The signature has been checked, but not what it
     /// is of.
-    pub fn answer(&self, replica: ReplicaId, number: u64, answer: Bytes, signed: Option<ReplySignature>) -> Option<Answered> {
-        let number = *self.shards.get(usize::from(replica.shard.0))?.orders.get(&number)?;
+    pub fn answer(&mut self, replica: ReplicaId, number: u64, answer: Bytes, signed: Option<ReplySignature>) -> Option<Answered> {
+        let numbers = self.shards.get_mut(usize::from(replica.shard.0))?;
+        if number <= numbers.last {
+            let heard = numbers.heard.entry(replica.index).or_default();
+            *heard = number.max(*heard);
+        }
+        let number = *numbers.orders.get(&number)?;
         let answer = Answer::from_bytes(answer, self.cluster.id()).ok()?;
         let signature = match signed {
             None => None,
@@ -111,7 +160,7 @@ impl Orders {
     /// Enough have answered this order, or nobody waits for it any more.
     pub fn end(&mut self, order: u64) {
         if let Some(UnderWay { shard, number, again_at, .. }) = self.under_way.remove(&order) {
-            self.shards[usize::from(shard.0)].orders.remove(&number);
+            number.map(|number| self.shards[usize::from(shard.0)].orders.remove(&number));
             self.retries.remove(&(again_at, order));
         }
     }
@@ -174,7 +223,7 @@ mod tests {
             let signature = BatchSigner::new(secret, CLUSTER, signer, Signatures::Ed25519).sign(&[leaf]).remove(0);
             Some(ReplySignature { signer, leaf, signature })
         };
-        let take = |answer: &Answer, signed| orders.answer(voter, 1, answer.to_bytes().into(), signed);
+        let mut take = |answer: &Answer, signed| orders.answer(voter, 1, answer.to_bytes().into(), signed);
         assert!(take(&commit, signed(voter, &abort)).is_none(), "it has signed something else");
         assert!(take(&commit, signed(other, &commit)).is_none(), "somebody else has signed it");
         let answered = take(&commit, signed(voter, &commit)).expect("its own");
@@ -204,5 +253,48 @@ mod tests {
         assert_eq!(gaps, [1_000, 3_000, 5_000], "later each time, and then every two seconds");
         assert_eq!(orders.on_tick(Time(0).after_ms(10_000), &mut outbox), [1]);
         assert!(orders.has_room(ShardId(0)) && orders.deadline().is_none());
+    }
+
+    #[test]
+    fn a_shard_that_answers_nothing_for_long_takes_what_is_asked_when_it_answers_again() {
+        let (mut orders, mut outbox) = (orders(), Outbox::<Message, (), ()>::default());
+        let said = |outbox: &mut Outbox<Message, (), ()>| -> Vec<u64> {
+            let number = |(_, message)| if let Message::Request(request) = message { request.key.number } else { panic!("{message:?}") };
+            std::mem::take(&mut outbox.sends).into_iter().step_by(4).map(number).collect()
+        };
+        let (mut now, mut order, mut highest) = (Time(0), 0, 0);
+        // Longer than the numbers would last.
+        for _ in 0..40 {
+            for _ in 0..40 {
+                order += 1;
+                orders.send(now, Order { number: order, shard: ShardId(0), request: Asked::Settle { session: 1, below: 0 } }, &mut outbox);
+            }
+            now = now.after_ms(10_000);
+            while orders.deadline().is_some_and(|at| at <= now) {
+                orders.on_tick(now, &mut outbox);
+            }
+            highest = said(&mut outbox).into_iter().max().unwrap_or(highest);
+            assert!(highest <= WINDOW, "no replica takes {highest}");
+        }
+        assert_eq!(highest, WINDOW);
+        let waiting = |orders: &mut Orders, outbox: &mut Outbox<Message, (), ()>, now| {
+            order += 1;
+            orders.send(now, Order { number: order, shard: ShardId(0), request: Asked::Settle { session: 1, below: 0 } }, outbox);
+        };
+        let mut waiting = waiting;
+        waiting(&mut orders, &mut outbox, now);
+        // One that lies says that it has delivered that.
+        let answer: Bytes = Answer::Refused(crate::request::Refusal::Unknown).to_bytes().into();
+        let hear = |orders: &mut Orders, index| {
+            assert!(orders.answer(ReplicaId { shard: ShardId(0), index }, WINDOW, answer.clone(), None).is_none(), "it answers the probe");
+        };
+        hear(&mut orders, 0);
+        now = now.after_ms(RETRY_MS);
+        orders.on_tick(now, &mut outbox);
+        assert!(said(&mut outbox).into_iter().all(|number| number <= WINDOW));
+        hear(&mut orders, 1);
+        now = now.after_ms(2_000);
+        orders.on_tick(now, &mut outbox);
+        assert_eq!(said(&mut outbox), [WINDOW + 1], "it has a number now");
     }
 }

@@ -1,4 +1,4 @@
-//! A replica behind the neutral seam ([`engine`]), and its janitor beside it.
+//! A replica behind the engine interface ([`engine`]), and its janitor beside it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Augustus behind the neutral seam ([`engine`]): a client's session.
+//! Augustus behind the engine interface ([`engine`]): a client's session.
 //!
 //! Every request is a short transaction, which the session's [`Coordinator`] brings to its shards. A one-shot transaction is one of them. An
 //! interactive one takes several (§4.5): each read is one that only reads, and the commit compares what was read before it writes. So

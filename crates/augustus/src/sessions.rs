@@ -167,8 +167,10 @@ impl Clients {
         }
     }
 
-    /// Makes room for a session that is new, if there is any; if not, it is forgotten from now on. Gives whether there is room.
+    /// Makes room for a session that is new, if there is any; if not, it is forgotten from now on. Gives whether there is room. There is none for one
+    /// that was forgotten.
     pub fn make_room(&mut self, id: ClientId, number: u64, directory: &mut Directory) -> bool {
+        let is_first = !self.clients.contains_key(&id);
         let client = self.clients.entry(id).or_insert_with(|| Client {
             page: directory.make(Owner::Client(id)),
             floor: 0,
@@ -179,6 +181,10 @@ impl Clients {
         });
         if client.sessions.contains_key(&number) {
             return true;
+        }
+        // Its transactions were voted down as forgotten: no vote changes.
+        if number <= client.floor && !is_first && !broken(Mutant::ForgottenRevived) {
+            return false;
         }
         if client.sessions.len() >= SESSIONS_MAX {
             directory.change(client.page);

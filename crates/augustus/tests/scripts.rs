@@ -386,6 +386,27 @@ fn the_answers_of_a_batch_are_bounded_for_each_client() {
 }
 
 #[test]
+fn what_is_in_the_way_is_shown_to_each_client_within_bounds() {
+    let mut harness = harness(2);
+    let large = Value::new(vec![7; 500_000]).expect("within the limit");
+    let pending = harness.transaction(BOB, 1, 1, vec![Operation::Put(key("a"), large), put("n", "1")]);
+    assert_eq!(harness.run(0, &pending).vote(), Vote::Commit);
+    let count = BATCH_RESULT_BYTES_MAX / 500_000;
+    let meets = |harness: &Harness, client, number| (client, Request::Run(harness.transaction(client, 2, number, vec![put("a", "2")])));
+    let mut batch: Vec<_> = (1..=count as u64 + 5).map(|number| meets(&harness, ALICE, number)).collect();
+    batch.push(meets(&harness, BOB, 1));
+    let replies = harness.deliver(0, &batch);
+    let is_shown = |reply: &Reply| {
+        let Answer::Voted(_, Verdict::Abort(AbortReason::Conflict(name, id, shown))) = &reply.answer else { panic!("{reply:?}") };
+        assert_eq!((*name, *id), (pending.name(), pending.id()));
+        shown.is_some()
+    };
+    let shown = replies[..count + 5].iter().filter(|reply| is_shown(reply)).count();
+    assert!((count - 1..=count).contains(&shown), "{shown}");
+    assert!(is_shown(&replies[count + 5]), "another client has its own room");
+}
+
+#[test]
 fn no_session_with_something_pending_is_forgotten() {
     let mut harness = harness(2);
     for session in 1..=SESSIONS_MAX as u64 {
@@ -398,6 +419,24 @@ fn no_session_with_something_pending_is_forgotten() {
     assert_eq!(harness.run(0, &first).vote(), Vote::Commit);
     harness.one(0, ALICE, Request::Release(first.name(), first.id()));
     assert_eq!(harness.run(0, &late), Verdict::Abort(AbortReason::Forgotten), "the vote was final");
+}
+
+#[test]
+fn what_was_forgotten_stays_voted_down_though_its_session_is_settled() {
+    let mut harness = harness(2);
+    for session in 1..=SESSIONS_MAX as u64 + 2 {
+        let transaction = harness.transaction(ALICE, session, 1, vec![put("b", "1")]);
+        assert_eq!(harness.run(0, &transaction).vote(), Vote::Commit);
+    }
+    // One that was never known, and is not later than those that were; and two of which there were too many.
+    for session in [0, 1, 2] {
+        let transaction = harness.transaction(ALICE, session, 2, vec![put("a", "1"), put("n", "1")]);
+        let forgotten = Verdict::Abort(AbortReason::Forgotten);
+        assert_eq!(harness.run(0, &transaction), forgotten);
+        let settled = harness.one(0, ALICE, Request::Settle { session, below: 1 });
+        assert!(matches!(settled.statement, Some(Signed::Settled(statement)) if statement.below == 1));
+        assert_eq!(harness.run(0, &transaction), forgotten, "the vote was final");
+    }
 }
 
 #[test]

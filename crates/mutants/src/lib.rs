@@ -291,6 +291,7 @@ mutants! {
     StableQuorum: "multicast, checkpoints", "f votes make a checkpoint stable";
     HeadUnchecked: "multicast, checkpoints", "the head of a state is taken over whatever its digest";
     PageUnchecked: "multicast, checkpoints", "a page of a state is taken over whatever its digest";
+    UnaskedAnswers: "multicast, checkpoints", "pages of a state are looked at that nobody was asked for, and asked for anew where they are wrong";
     OldPagesKept: "multicast, checkpoints", "pages of a state that nobody has any more stay with those of the state that is taken over";
     BehindForgotten: "multicast, checkpoints", "a replica that is behind waits anew at each checkpoint before it takes over a state";
     LeaderUnsuspected: "multicast, views", "a leader may take as long as it likes";
@@ -307,6 +308,7 @@ mutants! {
     ContradictionIgnored: "multicast, views", "a view begins with what one replica prepared, whatever others say";
     AcceptedUnasked: "multicast, views", "a view begins with what one replica says that it prepared, though nobody accepted it";
     ViewShownUnasked: "multicast, views", "what a replica said long ago has how a view began sent to it, whoever says it again";
+    EarlierViewsForgotten: "multicast, views", "how a view began is forgotten once a later one has begun";
     ViewUnshown: "multicast, views", "who has missed how a view began is not shown it";
     LostVotes: "multicast, lost disks", "a replica that lost its disk takes part at once";
     LostNumbersShort: "multicast, lost disks", "a replica that lost its disk takes part above what others have delivered when it asks";
@@ -338,6 +340,8 @@ mutants! {
     UnseenCalledEnded: "Augustus §3.3, votes are final", "a shard states of a transaction that it has not seen that it will not be pending";
     BatchUnlimited: "Augustus §3.4 (b)", "the answers to one client in a batch may be as long together as it likes";
     PendingUnlimited: "Augustus §3.4 (b)", "a client may have anything pending";
+    NumbersSpent: "multicast, requests", "a process goes on to number its requests though nothing is answered, further than replicas take them";
+    ConflictsUnlimited: "Augustus §3.4 (b)", "the transactions in the way of one client's requests of a batch may be as long together as it likes";
     RoomKept: "Augustus §3.4 (b), beyond the paper", "who leaves its transactions to others may have as many pending as before";
     ShardVoteOfFew: "Augustus §3.3, certificates", "any number of votes is a shard's vote";
     ShardVoterRepeated: "Augustus §3.3, certificates", "a replica's vote counts as often as it stands there";
@@ -346,6 +350,7 @@ mutants! {
     StrangerVotes: "Augustus §3.3, certificates", "a shard that does not take part aborts a transaction";
     UpdateReleased: "Augustus §3.5.2", "who has written a transaction that changes something ends it without a certificate";
     ReleasedByAnyone: "Augustus §3.5.2", "anybody releases the locks of a transaction that only reads";
+    ForgottenRevived: "Augustus §3.3", "a session that was forgotten begins anew when its client settles it, and so votes change";
     SettledUnordered: "Augustus, asked again", "a session is called settled as far as anybody asks who asks again";
     SignatureOfOther: "Augustus, the coordinator", "a replica's signature counts for an answer that it is not of";
     JanitorIdle: "Augustus, what clients leave", "what no client can finish stays pending";
@@ -383,6 +388,9 @@ mutants! {
     JoinedAtOnce: "Zab, lost disks", "a server that joins counts before it knows that it does";
     ApplyBelieved: "digests", "what says that it applied a transaction is believed, though the digest after it was not compared";
     PreparedBelieved: "digests", "what a transaction was hashed to when it was prepared is believed when it is applied, whatever checksum it has by then";
+    SessionUnscrubbed: "digests", "a session is never hashed again";
+    SnapshotUnsummed: "digests", "a snapshot is written of nodes and sessions that do not add up to the digest, which nobody can read";
+    UnendingSession: "digests", "a session that cannot end, as one of its ephemeral nodes is not there, is tried again for ever";
     ReadUnseen: "digests", "a node is read, or a request refused for what it is, without a look at whether it is as transactions made it";
     SaidBeforeMajority: "an ensemble's server", "clients are told of what a majority does not have";
     OtherDigestAcknowledged: "an ensemble's server", "an entry is acknowledged that makes another digest than was foreseen";

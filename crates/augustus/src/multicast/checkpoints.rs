@@ -190,7 +190,8 @@ impl<A: Application> Replica<A> {
             let page = self.application.page(sequence, index).expect("an application keeps the states that it was not told to release");
             self.log(&Record::Page(page));
         }
-        if let Some((view, signature, _)) = self.new_view.clone() {
+        self.let_go_of_views();
+        for (view, signature, _) in self.earlier_views.iter().chain(&self.new_view).cloned().collect::<Vec<_>>() {
             self.log(&Record::Entered(view, signature));
         }
         if self.view != self.entered {
@@ -240,6 +241,7 @@ impl<A: Application> Replica<A> {
         }
         let Some((certificate, head)) = state else { return Err(OpenError::Setup("a snapshot has no state")) };
         (self.view, self.entered, self.new_view, self.rebuild) = (0, 0, None, None);
+        self.earlier_views.clear();
         self.slots.clear();
         self.waiting.clear();
         self.checkpoints.clear();

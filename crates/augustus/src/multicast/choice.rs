@@ -10,11 +10,15 @@
 
 use std::collections::BTreeMap;
 
+use crypto::BatchSignature;
 use mutants::{Mutant, broken};
 use types::Digest;
 
-use super::message::{Certificate, Claim, ViewChange};
+use super::message::{Certificate, Claim, NewView, ViewChange};
 use super::quorum::Quorum;
+
+/// How a view began, by its leader's word and signature, and what follows from that.
+pub(super) type Beginning = (NewView, BatchSignature, Choice);
 
 /// What a view begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use types::{Cluster, Digest, Party, ReplicaId};
 
 use super::application::{Answer, Application};
 use super::checkpoints::OwnCheckpoint;
-use super::choice::Choice;
-use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsigned, ViewChange};
+use super::choice::Beginning;
+use super::message::{Certificate, LOG_WINDOW_MAX, Message, Status, Unsigned, ViewChange};
 use super::paced::Paced;
 use super::pool::{LeaderTimeout, Pool};
 use super::queries::Queries;
@@ -93,7 +93,9 @@ pub struct Replica<A: Application> {
     /// The last view that it entered.
     pub(super) entered: u64,
     /// How the last view that it knows of began; nothing for view 0.
-    pub(super) new_view: Option<(NewView, BatchSignature, Choice)>,
+    pub(super) new_view: Option<Beginning>,
+    /// How earlier ones began, as far as they show of a number what the last one does not.
+    pub(super) earlier_views: Vec<Beginning>,
     /// The last view change of each replica.
     pub(super) view_changes: BTreeMap<u16, (ViewChange, BatchSignature)>,
     /// Until when it waits for the view to begin.
@@ -189,6 +191,7 @@ impl<A: Application> Replica<A> {
             view: 0,
             entered: 0,
             new_view: None,
+            earlier_views: Vec::new(),
             view_changes: BTreeMap::new(),
             view_deadline: None,
             led: None,

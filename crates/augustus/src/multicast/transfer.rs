@@ -32,9 +32,19 @@ pub(super) struct Transfer {
     pages: BTreeMap<Digest, Bytes>,
     /// The pages that were asked for since the last tick.
     asked: BTreeSet<u32>,
+    /// Who was asked for which page, or for the head, and has not answered: what others say is not looked at.
+    answering: BTreeMap<Option<u32>, Voters>,
     /// Who gave something wrong.
     liars: Voters,
     turn: u64,
+}
+
+impl Transfer {
+    /// Whether that replica was asked for this page, or for the head: it has answered then, and has its next answer looked at when it is asked again.
+    fn takes_answer(&mut self, from: u16, page: Option<u32>) -> bool {
+        let asked = self.answering.get_mut(&page).filter(|asked| asked.contains(from));
+        asked.map(|asked| asked.remove(from)).is_some() || broken(Mutant::UnaskedAnswers)
+    }
 }
 
 impl<A: Application> Replica<A> {
@@ -52,8 +62,8 @@ impl<A: Application> Replica<A> {
         let certificate = stable.clone();
         if self.transfer.as_ref().is_none_or(|transfer| transfer.certificate.sequence != certificate.sequence) {
             let pages = self.transfer.take().map(|transfer| transfer.pages).unwrap_or_default();
-            self.transfer =
-                Some(Transfer { certificate, head: None, pages, asked: BTreeSet::new(), liars: Voters::default(), turn: self.ticks });
+            let (asked, answering, liars) = (BTreeSet::new(), BTreeMap::new(), Voters::default());
+            self.transfer = Some(Transfer { certificate, head: None, pages, asked, answering, liars, turn: self.ticks });
         }
         if let Some(transfer) = &mut self.transfer {
             transfer.asked.clear();
@@ -94,19 +104,19 @@ impl<A: Application> Replica<A> {
             }
             for index in missing {
                 if transfer.asked.insert(index) {
-                    let to = self.next_source(&mut transfer);
+                    let to = self.next_source(&mut transfer, Some(index));
                     outbox.send(to, Message::FetchPage { sequence: transfer.certificate.sequence, index });
                 }
             }
         } else {
-            let to = self.next_source(&mut transfer);
+            let to = self.next_source(&mut transfer, None);
             outbox.send(to, Message::FetchHead(transfer.certificate.sequence));
         }
         self.transfer = Some(transfer);
     }
 
-    /// The next replica that has not lied about this state.
-    fn next_source(&self, transfer: &mut Transfer) -> Party {
+    /// The next replica that has not lied about this state, which is asked for this page now, or for the head.
+    fn next_source(&self, transfer: &mut Transfer, page: Option<u32>) -> Party {
         let others = self.quorum.all() as u64 - 1;
         let next = (1..=others).map(|step| transfer.turn + step).find(|turn| !transfer.liars.contains(self.peer(*turn)));
         // All have lied, or so it seems: begin anew.
@@ -114,7 +124,9 @@ impl<A: Application> Replica<A> {
             transfer.liars = Voters::default();
             transfer.turn + 1
         });
-        self.party(self.peer(transfer.turn))
+        let source = self.peer(transfer.turn);
+        transfer.answering.entry(page).or_default().insert(source);
+        self.party(source)
     }
 
     pub(super) fn on_head(&mut self, now: Time, from: u16, sequence: u64, head: Bytes, outbox: &mut OutboxOf<Self>) {
@@ -123,6 +135,9 @@ impl<A: Application> Replica<A> {
         else {
             return;
         };
+        if !transfer.takes_answer(from, None) {
+            return;
+        }
         let is_right = state_digest(cluster, sequence, &head) == transfer.certificate.digest || broken(Mutant::HeadUnchecked);
         match Head::from_bytes(head.clone(), cluster) {
             Ok(parts) if is_right => {
@@ -145,10 +160,14 @@ impl<A: Application> Replica<A> {
         else {
             return;
         };
+        if !transfer.takes_answer(from, Some(index)) {
+            return;
+        }
         let digests = transfer.head.as_ref().map_or(&[][..], |(_, digests)| digests);
         let Some(digest) = digests.get(index as usize).copied() else { return };
         if page_digest(cluster, &bytes) == digest || broken(Mutant::PageUnchecked) {
             transfer.pages.insert(digest, Bytes::copy_from_slice(&bytes));
+            transfer.answering.remove(&Some(index));
         } else {
             transfer.liars.insert(from);
         }

@@ -6,14 +6,16 @@
 //!
 //! A view that has begun also shows what was *not* decided before it: every number has the list that it began with, or is free. So claims to
 //! other lists are void from then on, and each replica keeps one claim a number. Who has not heard of that view, and still makes such a claim,
-//! is shown how it began.
+//! is shown how it began, also when later views have begun since.
+
+use std::collections::BTreeSet;
 
 use crypto::BatchSignature;
 use machine::{OutboxOf, Time};
 use mutants::{Mutant, broken};
 
 use super::application::Application;
-use super::choice::{Choice, choose};
+use super::choice::{Beginning, Choice, choose};
 use super::message::{Claim, Message, NewView, Unsigned, ViewChange};
 use super::paced::Paced;
 use super::pool::{LeaderTimeout, PEER_REQUESTS_MAX};
@@ -113,14 +115,14 @@ impl<A: Application> Replica<A> {
         if let Some(stable) = vote.stable.clone() {
             self.on_stable(now, stable, outbox);
         }
-        if let Some((view, view_signature, choice)) = &self.new_view {
-            let is_void = |claim: &Claim| is_void(choice, view.view, claim);
-            // It has not heard how a view began that it has left, or is on its way to. Whoever says again what another said long ago has nothing sent there.
-            let has_missed = signer != self.me.index && (vote.view <= view.view || vote.prepared.iter().any(is_void));
-            let may_show = |shown: &mut Paced| (from == signer && shown.may(now, signer)) || broken(Mutant::ViewShownUnasked);
-            if has_missed && may_show(&mut self.shown_view) && !broken(Mutant::ViewUnshown) {
-                outbox.send(self.party(signer), Message::NewView(view.clone(), view_signature.clone()));
-            }
+        // Whoever says again what another said long ago has nothing sent there.
+        let may_show = |shown: &mut Paced| (from == signer && shown.may(now, signer)) || broken(Mutant::ViewShownUnasked);
+        let missed = self.missed_by(&vote).map(|(view, signature, _)| Message::NewView(view.clone(), signature.clone()));
+        if let Some(missed) = missed
+            && may_show(&mut self.shown_view)
+            && !broken(Mutant::ViewUnshown)
+        {
+            outbox.send(self.party(signer), missed);
         }
         let is_old = self.view_changes.get(&signer).is_some_and(|(last, _)| last.view > vote.view);
         if vote.view <= self.entered || is_old {
@@ -182,18 +184,45 @@ impl<A: Application> Replica<A> {
         }
         let number = view.view;
         let dropped = self.drop_void(&choice, number);
-        let is_news = self.new_view.as_ref().is_none_or(|(last, ..)| last.view < number);
-        if is_news {
-            if !broken(Mutant::EnteredUnlogged) {
-                self.log(&Record::Entered(view.clone(), signature.clone()));
+        let is_known = |replica: &Self| replica.earlier_views.iter().chain(&replica.new_view).any(|(known, ..)| *known == view);
+        if !is_known(self) {
+            self.earlier_views.push((view.clone(), signature.clone(), choice.clone()));
+            self.let_go_of_views();
+            if is_known(self) && !broken(Mutant::EnteredUnlogged) {
+                self.log(&Record::Entered(view, signature));
             }
-            self.new_view = Some((view, signature, choice.clone()));
         }
         if number >= self.view && number > self.entered {
             self.enter(now, number, &choice, outbox);
         } else if dropped && !self.is_in_view() {
             self.sign_view_change(outbox);
         }
+    }
+
+    /// Of the views of which it is known how they began, keeps the last, and for each number the last that began with something else there than that one. Of a
+    /// claim that any of them shows to be void one of these does: the last, unless it began with that list; else the other, which began later than the one that
+    /// shows it, or is it.
+    pub(super) fn let_go_of_views(&mut self) {
+        let mut views = std::mem::take(&mut self.earlier_views);
+        views.extend(self.new_view.take());
+        // Of several beginnings of one view, what was the last remains it.
+        views.sort_by_key(|(view, ..)| view.view);
+        let Some(last) = views.pop() else { return };
+        let highest = views.iter().chain([&last]).map(|(.., choice)| choice.last()).max().unwrap_or(0);
+        let numbers = last.2.base().max(self.stable_sequence()) + 1..=highest;
+        let differs = |sequence: u64, choice: &Choice| sequence > choice.base() && choice.list(sequence) != last.2.list(sequence);
+        let needed: BTreeSet<usize> =
+            numbers.filter_map(|sequence| views.iter().rposition(|(.., choice)| differs(sequence, choice))).collect();
+        let is_needed = |at: &usize| needed.contains(at) && !broken(Mutant::EarlierViewsForgotten);
+        self.earlier_views = views.into_iter().enumerate().filter(|(at, _)| is_needed(at)).map(|(_, view)| view).collect();
+        self.new_view = Some(last);
+    }
+
+    /// How a view began that whoever says this has not heard of: one that it has left, or is on its way to, or one that shows a claim of its to be void.
+    fn missed_by(&self, vote: &ViewChange) -> Option<&Beginning> {
+        let last = self.new_view.as_ref().filter(|_| vote.signer.index != self.me.index)?;
+        let shows = |(view, _, choice): &&Beginning| vote.prepared.iter().any(|claim| is_void(choice, view.view, claim));
+        if vote.view <= last.0.view { Some(last) } else { self.earlier_views.iter().chain([last]).rev().find(shows) }
     }
 
     /// Forgets claims to lists that this view shows not to be decided.

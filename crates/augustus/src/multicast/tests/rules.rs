@@ -277,3 +277,58 @@ fn two_beginnings_of_one_view_are_reconciled() {
     world.run_ms(10_000);
     world.assert_delivered(&[0, 2, 3], vec![key(1, 1), key(2, 1)]);
 }
+
+/// Replica 3 alone prepares a list in view 0. View 1 begins without it, which 3 does not hear; view 2, whose leader lies and then says nothing more, with
+/// it, which the others hear when they have left it.
+#[test]
+fn what_an_earlier_view_showed_to_be_void_is_known_when_a_later_one_has_begun() {
+    let mut world = World::new();
+    let changes = Rc::new(RefCell::new(std::collections::BTreeMap::new()));
+    let heard = Rc::clone(&changes);
+    let arrive = Rc::new(RefCell::new(false));
+    let arrives = Rc::clone(&arrive);
+    world.bend = Box::new(move |from, to, message| match &message {
+        Message::Prepare(_) if to != party(3) => Vec::new(),
+        Message::Propose { .. } if from != party(0) => Vec::new(),
+        Message::Commit(_) | Message::NewView(..) => Vec::new(),
+        Message::ViewChange(vote, signature) => {
+            heard.borrow_mut().insert((vote.view, vote.signer.index), (vote.clone(), signature.clone()));
+            if *arrives.borrow() { vec![message] } else { Vec::new() }
+        }
+        _ => vec![message],
+    });
+    world.ask_all(&request(1, 1, "a"));
+    world.run_ms(700);
+    let change = |view: u64, index: u16| changes.borrow().get(&(view, index)).expect("it has left for that view").clone();
+    let begin = |world: &World, leader: u16, votes: Vec<_>| {
+        world.signed(leader, Unsigned::NewView(NewView { signer: replica(leader), view: leader.into(), votes }))
+    };
+    let claim = change(1, 3).0.prepared[0];
+    world.crash(2);
+    // So that view 1's leader makes another list of it.
+    world.ask(&request(2, 1, "b"), &[0, 1, 3]);
+    world.settle();
+    let first = begin(&world, 1, [0, 1, 2].map(|index| change(1, index)).into());
+    [0, 1].into_iter().for_each(|to| world.inject(party(1), to, &first));
+    world.settle();
+    assert_eq!([0, 1, 3].map(|index| world.node(index).replica().status().entered), [1, 1, 0]);
+    world.run_ms(3_000);
+    let lie = ViewChange { signer: replica(2), view: 2, stable: None, prepared: Vec::new(), accepted: vec![claim] };
+    let Message::ViewChange(lie, signature) = world.signed(2, Unsigned::ViewChange(lie)) else { panic!("it is one") };
+    // Who was not shown how view 1 began goes on to view 2 when the others do.
+    *arrive.borrow_mut() = true;
+    world.run_ms(20_000);
+    assert_eq!([0, 1, 3].map(|index| world.node(index).replica().status().entered), [1, 1, 0]);
+    let second = begin(&world, 2, vec![change(2, 0), (lie, signature), change(2, 3)]);
+    for index in [0, 1] {
+        world.inject(party(2), index, &second);
+        world.run_ms(300);
+        world.crash(index);
+        world.start(index);
+    }
+    assert_eq!([0, 1, 3].map(|index| world.node(index).replica().status().entered), [1, 1, 0], "they had left it");
+    world.bend = whole();
+    [(1, "a"), (2, "b"), (3, "c")].into_iter().for_each(|(client, payload)| world.ask(&request(client, 1, payload), &[0, 1, 3]));
+    world.run_ms(60_000);
+    world.assert_delivered(&[0, 1, 3], vec![key(1, 1), key(2, 1), key(3, 1)]);
+}

@@ -1,5 +1,8 @@
 //! Who fell behind takes over a state.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use bytes::Bytes;
 
 use super::super::{Message, Options};
@@ -61,6 +64,31 @@ fn a_liars_pages_are_found_out() {
         }
         other => vec![other],
     });
+    world.run_ms(5_000);
+    world.assert_delivered(ALL, (1..=203).map(|number| key(1, number)).collect());
+}
+
+/// A replica that lies sends pages and heads all the time, while the others' do not arrive.
+#[test]
+fn what_nobody_asked_for_has_nothing_asked_for() {
+    let mut world = World::new();
+    behind(&mut world, 203);
+    let asked = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&asked);
+    world.bend = Box::new(move |from, to, message| {
+        counted.set(counted.get() + u32::from(from == party(3) && matches!(message, Message::FetchPage { .. } | Message::FetchHead(_))));
+        if to == party(3) && matches!(message, Message::Page { .. }) { Vec::new() } else { vec![message] }
+    });
+    let sequence = world.node(1).replica().status().stable;
+    for _ in 0..100 {
+        for index in 0..8 {
+            world.inject(party(0), 3, &Message::Page { sequence, index, bytes: Bytes::from_static(&[0; 8]) });
+        }
+        world.inject(party(0), 3, &Message::Head { sequence, head: Bytes::from_static(&[0; 8]) });
+        world.run_ms(10);
+    }
+    assert!((1..=200).contains(&asked.get()), "{} times", asked.get());
+    world.bend = whole();
     world.run_ms(5_000);
     world.assert_delivered(ALL, (1..=203).map(|number| key(1, number)).collect());
 }
