@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use jute::{Acl, Create, CreateMode, Id, Operation, ReadOperation, Request};
 
+use crate::digest::Leaf;
 use crate::node::{Data, Node, Part};
+use crate::server::{Input, Now, Outbox, Server, Settings};
 use crate::transaction::{Body, Change};
 use crate::{Corruption, Damage, NotWritten, Origin, Preparer, Profile, Proposal, SnapshotError, State, Transaction};
 
@@ -83,6 +85,81 @@ fn damage_in_memory_is_found_by_scrubbing_and_by_every_snapshot_under_every_prof
             assert_ne!(state.recomputed_checksum(), state.checksum(), "{what} under {profile:?}");
         }
     }
+}
+
+#[test]
+fn damage_to_a_session_is_found_by_scrubbing_and_by_every_snapshot_under_every_profile() {
+    for profile in LOOKING {
+        let (mut state, mut preparer) = state(profile);
+        for session in 8..20 {
+            let origin = Origin { session, ..origin() };
+            let transaction = preparer.prepare(&state, Proposal::CreateSession { timeout_ms: 5_000, password: [8; 16] }, origin);
+            state.apply(&transaction).expect("nothing is wrong yet");
+            preparer.applied(&transaction);
+        }
+        let all = |state: &State| {
+            let first = state.scrub_sessions(None, 8)?;
+            assert_eq!(first, Some(14), "some at a time");
+            state.scrub_sessions(first, 8).map(|last| assert_eq!(last, None))
+        };
+        assert_eq!(all(&state), Ok(()));
+        assert!(state.clone().frozen().snapshot().is_ok());
+        let damages: [fn(&mut crate::state::Session); 2] = [|session| session.timeout_ms ^= 1 << 9, |session| session.password[3] ^= 4];
+        for damage in damages {
+            let mut damaged = state.clone();
+            damage(damaged.sessions.get_mut(&17).expect("it was created"));
+            assert!(all(&damaged).expect_err("it was damaged").what.contains("session 0x11 "), "{profile:?}");
+            assert!(damaged.frozen().snapshot().is_err(), "{profile:?}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_add_up_to_the_digest_is_in_no_snapshot() {
+    for profile in LOOKING {
+        let (healthy, _) = state(profile);
+        let (mut lost, mut gone, mut other) = (healthy.clone(), healthy.clone(), healthy.clone());
+        assert!(lost.nodes.remove("/c").is_some());
+        assert!(gone.sessions.remove(&SESSION).is_some());
+        other.digest.add(&Leaf([1; 32]));
+        for damaged in [lost, gone, other] {
+            let what = damaged.frozen().snapshot().expect_err("it could not be read").what;
+            assert!(what.contains("the digest that was kept of it"), "{what} under {profile:?}");
+        }
+        assert!(State::read_snapshot(&healthy.frozen().snapshot().expect("it is healthy"), 1).is_ok());
+    }
+}
+
+#[test]
+fn a_session_that_cannot_end_stops_the_server_that_has_it() {
+    let (mut damaged, _) = state(Profile::Sha256Wide);
+    damaged.ephemerals.entry(SESSION).or_default().paths.insert("/gone".into());
+    let now = |ms: i64| Now { steady_ms: ms, wall_ms: ms };
+    let settings = Settings {
+        server_id: 1,
+        timeout_ms_min: 4_000,
+        timeout_ms_max: 40_000,
+        reap_every_ms: 60_000,
+        words: None,
+        superuser: None,
+        secret: [3; 32],
+        configuration: Vec::new(),
+    };
+    let mut server = Server::new(damaged, settings, now(0));
+    server.step(now(20_000), Input::Tick, &mut Outbox::default());
+    assert!(server.corruption().expect("nobody could end it").what.contains("session 0x7 cannot end"));
+}
+
+#[test]
+fn an_ephemeral_node_that_its_session_does_not_know_is_found_by_scrubbing() {
+    let (mut damaged, mut preparer) = state(Profile::Sha256Wide);
+    let Proposal::One(Operation::Create(create)) = create("/e") else { panic!("it creates") };
+    let ephemeral = Proposal::One(Operation::Create(Create { mode: CreateMode::Ephemeral, ..create }));
+    next(&mut damaged, &mut preparer, ephemeral).expect("nothing is wrong yet");
+    let found = |state: &State| (0..4_096).find_map(|shard| state.scrub(shard).err());
+    assert_eq!(found(&damaged), None);
+    assert!(damaged.ephemerals.get_mut(&SESSION).expect("it has one").paths.remove("/e"));
+    assert_eq!(found(&damaged).and_then(|corruption| corruption.path).as_deref(), Some("/e"));
 }
 
 #[test]

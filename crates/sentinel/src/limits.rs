@@ -37,6 +37,10 @@ pub const DIGEST_LOG_MAX: usize = 1_024;
 pub const DIGEST_EVERY_ZXIDS: i64 = 128;
 /// The most containers and nodes past their time that are deleted in one round.
 pub const REAPED_MAX: usize = 1_000;
+/// Where a round has found as many, the next one comes after such a part of the time between rounds.
+pub const REAP_PARTS: i64 = 10;
+/// How many sessions are hashed anew with each shard of nodes.
+pub const SESSIONS_SCRUBBED: usize = 64;
 /// The most sessions that end in one step because they were unheard of.
 pub const EXPIRED_AT_ONCE_MAX: usize = 1_000;
 /// A follower with so many requests at its leader takes no more of its clients.

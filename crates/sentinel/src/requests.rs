@@ -333,7 +333,10 @@ impl Server {
             Request::CheckWatches { path, kind } if self.watches.has(connection, &path, kind) => Ok(Answer::Empty),
             Request::RemoveWatches { path, kind } if self.watches.remove(connection, &path, kind) => Ok(Answer::Empty),
             Request::CheckWatches { .. } | Request::RemoveWatches { .. } => Err(ErrorCode::NoWatcher),
-            Request::SetWatches(watches) => self.set_watches(connection, &watches, outbox),
+            Request::SetWatches(watches) => {
+                // Clients do not look at what comes of this: one that cannot have all its watches is sent to another server.
+                self.set_watches(connection, &watches, outbox).inspect_err(|_| self.close(connection, outbox))
+            }
             Request::WhoAmI => Ok(Answer::Clients(who.iter().map(client_info).collect())),
             Request::Ping => Ok(Answer::Empty),
             Request::Reconfig => Err(ErrorCode::ReconfigDisabled),

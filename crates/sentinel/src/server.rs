@@ -20,7 +20,7 @@ use crate::acl;
 use crate::commands::Fields;
 use crate::ensemble::message::{Forward, Ordered, OrderedBody, Source};
 use crate::expiry::Expiry;
-use crate::limits::{EXPIRED_AT_ONCE_MAX, REAPED_MAX};
+use crate::limits::{EXPIRED_AT_ONCE_MAX, REAP_PARTS, REAPED_MAX, SESSIONS_SCRUBBED};
 use crate::node::Lifetime;
 use crate::prepare::{Origin, Preparer, Proposal};
 use crate::requests::{Opening, Queued};
@@ -168,6 +168,8 @@ pub struct Server {
     next_session: i64,
     reap_at_ms: i64,
     scrubbed_shard: usize,
+    /// The last session that was looked at, and none at the end.
+    scrubbed_session: Option<i64>,
     /// What the shell has measured, for operators.
     pub(crate) measured: Fields,
     /// The subject of the certificate of who may do everything.
@@ -222,6 +224,7 @@ impl Server {
             corruption: None,
             next_session: next_session.cast_signed(),
             scrubbed_shard: 0,
+            scrubbed_session: None,
             measured: Fields::new(),
             superuser_certificate: None,
             role: Role::Alone,
@@ -325,13 +328,17 @@ impl Server {
         }
     }
 
-    /// Hashes the nodes of the next shard anew.
+    /// Hashes the nodes of the next shard anew, and the next sessions.
     pub fn scrub(&mut self, outbox: &mut Outbox) {
         if self.corruption.is_some() {
             return;
         }
-        match self.state.scrub(self.scrubbed_shard) {
-            Ok(()) => self.statistics.shards_scrubbed += 1,
+        let nodes = self.state.scrub(self.scrubbed_shard);
+        match nodes.and_then(|()| self.state.scrub_sessions(self.scrubbed_session, SESSIONS_SCRUBBED)) {
+            Ok(last) => {
+                self.statistics.shards_scrubbed += 1;
+                self.scrubbed_session = last;
+            }
             Err(corruption) => self.stop(corruption, outbox),
         }
         self.scrubbed_shard = self.scrubbed_shard.wrapping_add(1);
@@ -530,11 +537,16 @@ impl Server {
     pub(crate) fn commit(&mut self, proposal: Proposal, origin: Origin<'_>, outbox: &mut Outbox) -> Result<Committed, Corruption> {
         let paths = if self.state.is_realtime { proposal.paths() } else { Vec::new() };
         let operations = if let Proposal::Multi(operations) = &proposal { operations.len() } else { 1 };
+        let ends_session = matches!(proposal, Proposal::CloseSession);
         let transaction = self.preparer.prepare(&self.state, proposal, origin);
         // What is counted now is counted again when it is applied.
         self.work.nodes += operations.max(transaction.body.nodes()) + 2 * self.preparer.take_counted();
-        if let Body::Failed { .. } = transaction.body {
+        if let Body::Failed { code, .. } = transaction.body {
             self.state.look_at_met(&paths)?;
+            if ends_session && code != ErrorCode::SessionExpired && !broken(Mutant::UnendingSession) {
+                let what = format!("session {:#x} cannot end: one of its ephemeral nodes is not there", transaction.session);
+                return Err(Corruption { zxid: transaction.zxid, path: None, what, digests: None });
+            }
         }
         let mut applied = if self.role == Role::Leading {
             // Its followers hash everything.
@@ -616,14 +628,15 @@ impl Server {
             }
         }
         if now.steady_ms >= self.reap_at_ms {
-            self.reap_at_ms = now.steady_ms + self.settings.reap_every_ms;
-            self.reap(now, outbox)?;
+            // Where there are more, they do not wait for as long.
+            let parts = if self.reap(now, outbox)? < REAPED_MAX { 1 } else { REAP_PARTS };
+            self.reap_at_ms = now.steady_ms + self.settings.reap_every_ms / parts;
         }
         Ok(())
     }
 
-    /// Deletes containers that have lost all children, and nodes without children that are past their time.
-    fn reap(&mut self, now: Now, outbox: &mut Outbox) -> Result<(), Corruption> {
+    /// Deletes containers that have lost all children, and nodes without children that are past their time: so many of them, as it gives.
+    fn reap(&mut self, now: Now, outbox: &mut Outbox) -> Result<usize, Corruption> {
         let is_over = |path: &str| {
             self.state.nodes.get(path).is_some_and(|node| match Lifetime::of_owner(node.stat.owner) {
                 _ if node.children.len() > 0 => false,
@@ -635,10 +648,11 @@ impl Server {
         };
         let over = self.state.mortal.iter().filter(|path| is_over(path)).take(REAPED_MAX);
         let paths: Vec<String> = over.map(|path| path.to_string()).collect();
+        let count = paths.len();
         for path in paths {
             let origin = Origin { session: 0, xid: 0, identities: &[], time_ms: now.wall_ms };
             self.commit(Proposal::Reap { path }, origin, outbox)?;
         }
-        Ok(())
+        Ok(count)
     }
 }

@@ -14,8 +14,9 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use jute::{Malformed, Reader, Writer, read_acls, write_acls};
+use mutants::{Mutant, broken};
 
-use crate::digest::{Checksum, Leaf, Profile};
+use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::limits::SNAPSHOT_RECORD_BYTES_MAX;
 use crate::node::{AclLines, Node, Persisted};
 use crate::path::split;
@@ -75,11 +76,11 @@ impl State {
         }
     }
 
-    /// Gives a snapshot of this state to `sink`, piece by piece. Each node is hashed anew and compared with its leaf. A [frozen](Self::frozen)
-    /// state lets go of what was written.
+    /// Gives a snapshot of this state to `sink`, piece by piece. Each session and each node is hashed anew and compared with its leaf, and all leaves together
+    /// with the digest: what is written is found right when it is read. A [frozen](Self::frozen) state lets go of what was written.
     ///
     /// # Errors
-    /// When a node does not hash to its leaf, or is larger than transactions make one, or `sink` fails.
+    /// When a session or a node does not hash to its leaf, or they do not add up to the digest, or one is larger than transactions make one, or `sink` fails.
     pub fn write_snapshot<E>(mut self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), NotWritten<E>> {
         let mut crc = crc32fast::Hasher::new();
         let mut give = |bytes: &[u8]| {
@@ -96,7 +97,10 @@ impl State {
         writer.raw(&(self.sessions.len() as u64).to_be_bytes());
         writer.raw(&(self.nodes.len() as u64).to_be_bytes());
         give(&out)?;
+        let mut digest = StateDigest::new(self.profile);
         for (id, session) in &self.sessions {
+            self.scrub_session(*id, session).map_err(NotWritten::Corrupt)?;
+            digest.add(&session.leaf);
             give(record(&mut out, |writer| {
                 writer.long(*id);
                 writer.int(session.timeout_ms);
@@ -107,6 +111,7 @@ impl State {
         for shard in std::mem::replace(&mut self.nodes, Nodes::new(0)).into_shards() {
             for (path, node) in shard.iter() {
                 self.scrub_node(path, node).map_err(NotWritten::Corrupt)?;
+                digest.add(&node.leaf);
                 let record = record(&mut out, |writer| write_node(writer, path, node));
                 if record.len() - RECORD_HEAD_BYTES > SNAPSHOT_RECORD_BYTES_MAX {
                     // Nobody could read it back.
@@ -115,6 +120,12 @@ impl State {
                 }
                 give(record)?;
             }
+        }
+        let (kept, found) = (self.checksum(), digest.checksum());
+        if kept != found && !broken(Mutant::SnapshotUnsummed) {
+            let what = "the state does not have the digest that was kept of it".to_owned();
+            let digests = Some(Box::new((kept, found)));
+            return Err(NotWritten::Corrupt(Corruption { zxid: self.zxid, path: None, what, digests }));
         }
         let end = crc.finalize().to_be_bytes();
         sink(&end).map_err(NotWritten::Failed)

@@ -4,6 +4,7 @@
 //! fit was prepared on another state, or this one is damaged. Both are [`Corruption`], after which the state is not to be used any more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use jute::{Acl, EventKind, PASSWORD_BYTES, Stat};
@@ -212,13 +213,45 @@ impl State {
         self.nodes.len()
     }
 
-    /// Whether the nodes of one shard, counted round and round, hash to the leaves that they have in the digest. A node that no
-    /// transaction touches is looked at here alone.
+    /// Whether the nodes of one shard, counted round and round, hash to the leaves that they have in the digest, and whether the ephemeral ones among them end
+    /// with their sessions. A node that no transaction touches is looked at here alone.
     ///
     /// # Errors
     /// The first node that does not.
     pub fn scrub(&self, shard: usize) -> Result<(), Corruption> {
-        self.nodes.shard(shard).try_for_each(|(path, node)| self.scrub_node(path, node))
+        self.nodes.shard(shard).try_for_each(|(path, node)| {
+            self.scrub_node(path, node)?;
+            let Lifetime::Session(session) = Lifetime::of_owner(node.stat.owner) else { return Ok(()) };
+            if self.ephemerals.get(&session).is_some_and(|ephemerals| ephemerals.paths.contains(path)) {
+                return Ok(());
+            }
+            let what = "an ephemeral node is not among those of its session, and would outlive it".to_owned();
+            Err(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests: None })
+        })
+    }
+
+    /// Whether so many sessions behind this one hash to the leaves that they have in the digest. Gives the last of them, if there are more.
+    ///
+    /// # Errors
+    /// The first session that does not.
+    pub(crate) fn scrub_sessions(&self, after: Option<i64>, at_most: usize) -> Result<Option<i64>, Corruption> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut looked_at, mut last) = (0, None);
+        for (id, session) in self.sessions.range((from, Bound::Unbounded)).take(at_most) {
+            self.scrub_session(*id, session)?;
+            (looked_at, last) = (looked_at + 1, Some(*id));
+        }
+        Ok(last.filter(|_| looked_at == at_most))
+    }
+
+    pub(crate) fn scrub_session(&self, id: i64, session: &Session) -> Result<(), Corruption> {
+        let recomputed = session_leaf(self.profile, id, session.timeout_ms, &session.password);
+        if recomputed == session.leaf || broken(Mutant::SessionUnscrubbed) {
+            return Ok(());
+        }
+        let digests = Some(Box::new((Checksum(session.leaf.0), Checksum(recomputed.0))));
+        let what = format!("session {id:#x} does not hash to its leaf any more: it changed without a transaction");
+        Err(Corruption { zxid: self.zxid, path: None, what, digests })
     }
 
     pub(crate) fn scrub_node(&self, path: &str, node: &Node) -> Result<(), Corruption> {

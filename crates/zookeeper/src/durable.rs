@@ -2,12 +2,12 @@
 //! (`member.rs`), and the engine's (`replica.rs`).
 //!
 //! A turn [ends](DurableMember::end_turn) with what it wrote in the log; it is [made durable](DurableMember::persist) before anybody hears of it. A server that has to
-//! [begin anew](sentinel::ensemble::Turn::reopen) reads its disk again, as after a crash. One that is found wrong repairs itself (`repair.rs`).
+//! [begin anew](sentinel::ensemble::TurnOutput::reopen) reads its disk again, as after a crash. One that is found wrong repairs itself (`repair.rs`).
 
 use std::time::Instant;
 
 use bytes::Bytes;
-use sentinel::ensemble::{Member, MemberOptions, Remedy, Snapshot, Turn, time};
+use sentinel::ensemble::{Member, MemberOptions, Remedy, Snapshot, TurnOutput, time};
 use sentinel::order::{JournalOp, Options, Zxid};
 use sentinel::{Corruption, Latency, Now, State};
 use tokio::sync::mpsc;
@@ -58,7 +58,7 @@ pub(crate) struct DurableMember {
     /// Snapshots for other servers, as they are finished.
     offers: (mpsc::Sender<Offer>, mpsc::Receiver<Offer>),
     /// What is to be done for turns that were written, once they are durable.
-    pub(crate) written: Vec<Turn>,
+    pub(crate) written: Vec<TurnOutput>,
     /// Why it goes on from its disk, where that was found before it could be done.
     ended: Option<End>,
     /// The disk failed when something was to be written.
@@ -127,22 +127,22 @@ impl DurableMember {
     }
 
     /// Ends a turn: writes its journal. Gives what it says, which waits for [`DurableMember::persist`], as does the rest.
-    pub(crate) fn end_turn(&mut self, now: Now) -> Turn {
+    pub(crate) fn end_turn(&mut self, now: Now) -> TurnOutput {
         // A snapshot belongs to the part of the log that was begun for it: before another can be begun, it is taken.
         if let Err(failure) = self.sync_written(now) {
             self.failure.get_or_insert(failure);
         }
         if self.is_ending() {
-            return Turn::default();
+            return TurnOutput::default();
         }
         match self.write(now) {
             Ok(mut turn) => {
-                let said = Turn {
+                let said = TurnOutput {
                     sends: std::mem::take(&mut turn.sends),
                     bytes: std::mem::take(&mut turn.bytes),
                     close: std::mem::take(&mut turn.close),
                     answers: std::mem::take(&mut turn.answers),
-                    ..Turn::default()
+                    ..TurnOutput::default()
                 };
                 if turn.has_more() {
                     self.written.push(turn);
@@ -151,7 +151,7 @@ impl DurableMember {
             }
             Err(failure) => {
                 self.failure = Some(failure);
-                Turn::default()
+                TurnOutput::default()
             }
         }
     }
@@ -162,7 +162,7 @@ impl DurableMember {
             return Err(failure);
         }
         if self.written.is_empty() {
-            self.written.push(Turn::default());
+            self.written.push(TurnOutput::default());
         }
         self.sync_written(now)?;
         Ok(self.ended.take())
@@ -176,7 +176,7 @@ impl DurableMember {
     }
 
     /// Ends a turn, and writes its journal. The rest of it waits for [`DurableMember::sync`].
-    pub(crate) fn write(&mut self, now: Now) -> Result<Turn, StartError> {
+    pub(crate) fn write(&mut self, now: Now) -> Result<TurnOutput, StartError> {
         match self.storage.as_mut().map_or(Ok(false), MemberStorage::check_snapshot) {
             Err(OpenError::Corrupt(corruption)) => self.member.stop(now, corruption),
             checked => {
@@ -203,7 +203,7 @@ impl DurableMember {
     }
 
     /// Makes durable all that was written, and does what `turn` says beside that. Gives why the server goes on from its disk, if it has to.
-    pub(crate) fn sync(&mut self, turn: &mut Turn, now: Now) -> Result<Option<End>, StartError> {
+    pub(crate) fn sync(&mut self, turn: &mut TurnOutput, now: Now) -> Result<Option<End>, StartError> {
         if let Some(storage) = &mut self.storage {
             let syncing = Instant::now();
             if storage.sync()? {

@@ -42,7 +42,7 @@ pub struct Snapshot {
 
 /// What a turn came to. Everything but `journal` waits until that is durable.
 #[derive(Debug, Default)]
-pub struct Turn {
+pub struct TurnOutput {
     /// To be written, in this order.
     pub journal: Vec<JournalOp>,
     /// To be sent to other servers.
@@ -67,7 +67,7 @@ pub struct Turn {
     pub repaired: Option<Repaired>,
 }
 
-impl Turn {
+impl TurnOutput {
     /// Whether there is anything to do beside writing and sending.
     #[must_use]
     pub fn has_more(&self) -> bool {
@@ -133,7 +133,7 @@ pub struct Member {
     pub(super) status: Status,
     /// The last entry of the log that the state has.
     applied: Zxid,
-    pub(super) turn: Turn,
+    pub(super) turn: TurnOutput,
     held: VecDeque<Held>,
     held_bytes: usize,
     settling: Settling,
@@ -255,7 +255,7 @@ impl Member {
             server,
             status: Status::Looking,
             applied,
-            turn: Turn::default(),
+            turn: TurnOutput::default(),
             held: VecDeque::new(),
             held_bytes: 0,
             settling: Settling::default(),
@@ -455,7 +455,7 @@ impl Member {
     }
 
     /// Ends a turn: what is to be written, and what is to be said after that.
-    pub fn turn(&mut self, now: Now) -> Turn {
+    pub fn turn(&mut self, now: Now) -> TurnOutput {
         if self.server.corruption().is_none() && self.disagreement.is_none() && self.turn.reopen.is_none() {
             // They have as much time as what came in this turn.
             self.server.begin_turn();

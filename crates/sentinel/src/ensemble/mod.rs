@@ -12,7 +12,7 @@
 //! **Every server's state is that after the last entry of its log**, delivered or not: the leader applies what it proposes, a follower what it
 //! appends, before it acknowledges it. So a digest that differs is seen before it counts for a majority. What was seen of the state is *held*, as
 //! answers and events, until the entry is delivered ([`Member::turn`]). A log that is truncated leaves the state ahead of it: then the server is
-//! [reopened](Turn::reopen) from its disk, as after a crash, which happens only where a leader fails.
+//! [reopened](TurnOutput::reopen) from its disk, as after a crash, which happens only where a leader fails.
 //!
 //! **Who is wrong when two disagree.** A follower that gets another digest tells the leader ([`Message::Disagree`]), keeps nothing of the entry,
 //! and serves nobody. If the entry is delivered all the same, a majority has it: the follower is wrong. If a majority of the
@@ -32,6 +32,6 @@ mod repair;
 #[cfg(test)]
 mod tests;
 
-pub use member::{Member, MemberOptions, Snapshot, Turn, apply_payload, ordered_transaction, time};
+pub use member::{Member, MemberOptions, Snapshot, TurnOutput, apply_payload, ordered_transaction, time};
 pub use message::Message;
 pub use repair::{Remedy, Repaired, describe_node};

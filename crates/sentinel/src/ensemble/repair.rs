@@ -8,7 +8,7 @@
 //!                                                                                                              └─▶ wrong again: takeover
 //! ```
 //!
-//! The machine says what to do ([`Turn::repair`](super::Turn)) and when it is done ([`Turn::repaired`](super::Turn)); the shell does it, and counts
+//! The machine says what to do ([`TurnOutput::repair`](super::TurnOutput)) and when it is done ([`TurnOutput::repaired`](super::TurnOutput)); the shell does it, and counts
 //! how often. Why this forgets nothing that anybody relies on is in the book, in *Sentinel as built*.
 
 use std::collections::BTreeMap;
@@ -120,7 +120,7 @@ impl Member {
         if self.is_log_wrong || is_again { Remedy::Takeover } else { Remedy::Reread }
     }
 
-    /// Has a server that was found wrong repair itself. [`Turn::repair`](super::Turn) says when the shell is to do its part: for a takeover not
+    /// Has a server that was found wrong repair itself. [`TurnOutput::repair`](super::TurnOutput) says when the shell is to do its part: for a takeover not
     /// before somebody leads a majority without this server, whose log might still be needed.
     pub fn repair(&mut self, now: Now) {
         if self.server.corruption().is_none() {

@@ -1,4 +1,4 @@
-//! A client's session, behind the neutral seam ([`engine`]).
+//! A client's session, behind the engine interface ([`engine`]).
 //!
 //! It asks one server, and goes to another where that does not lead or says nothing. What it asks again under the same number is the same
 //! question: reads change nothing, and a commit has its place in a slot of the session that the servers know, so that it takes place

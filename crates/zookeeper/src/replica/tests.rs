@@ -2,7 +2,7 @@
 
 use machine::{Durable as _, Machine as _};
 use sentinel::Corruption;
-use sentinel::ensemble::Turn;
+use sentinel::ensemble::TurnOutput;
 use types::{ClientId, ClusterId, Direction, Key, KeyRange, Permission, Placement, Session};
 
 use super::*;
@@ -46,7 +46,7 @@ fn nothing_is_done_between_a_turn_that_ends_a_member_and_the_next_member() {
     let mut replica = replica(folder.path());
     let mut outbox = OutboxOf::<Replica>::default();
     replica.persist().expect("the disk works");
-    replica.durable.written.push(Turn { reopen: Some("a test wants it"), ..Turn::default() });
+    replica.durable.written.push(TurnOutput { reopen: Some("a test wants it"), ..TurnOutput::default() });
     ask(&mut replica, 1, &mut outbox);
     for after_ms in [5_000, 10_000] {
         let now = Time(0).after_ms(after_ms);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
-use ::sentinel::ensemble::{Member, MemberOptions, Message, Remedy, Turn, time};
+use ::sentinel::ensemble::{Member, MemberOptions, Message, Remedy, TurnOutput, time};
 use ::sentinel::order::{Options, Status};
 use ::sentinel::{ConnectionId, Corruption, Input, Now, Peer, Server, Settings, State};
 use jute::{Acl, Answer, ConnectRequest, Create, CreateMode, ErrorCode, Numbered, Reply, Request};
@@ -168,7 +168,7 @@ impl Servers {
             self.found.push((at, by, corruption.clone()));
             station.member.repair(now);
         }
-        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, repair, repaired, notes: _, answers: _ } =
+        let TurnOutput { journal, sends, bytes, close, snapshot, offer, reopen, repair, repaired, notes: _, answers: _ } =
             station.member.turn(now);
         station.disk.write(journal);
         for (connection, bytes) in bytes {

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use ::sentinel::ensemble::{Member, MemberOptions, Snapshot, Turn};
+use ::sentinel::ensemble::{Member, MemberOptions, Snapshot, TurnOutput};
 use ::sentinel::order::{Status, Zxid};
 use ::sentinel::transactions::{self, Answer, Question};
 use ::sentinel::{ConnectionId, Input as ServerInput, Now, Peer, Settings};
@@ -349,7 +349,7 @@ impl Server {
             running.member.begin_snapshot();
         }
         // Nobody here is told to repair itself.
-        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, notes: _, repair: _, repaired: _, answers } =
+        let TurnOutput { journal, sends, bytes, close, snapshot, offer, reopen, notes: _, repair: _, repaired: _, answers } =
             running.member.turn(clock);
         running.expiry.look(&running.member, now, &mut self.reports);
         for op in journal {
