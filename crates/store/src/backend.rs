@@ -223,6 +223,9 @@ pub trait StorageBackend: Send {
     /// When the backend fails.
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError>;
 
+    /// The rows of these keys are about to be read: a disk can read them all at once, where it would read one after the other. Nobody waits for that.
+    fn read_ahead(&self, _keys: &[&Key]) {}
+
     /// The base table's rows, to be gone through in this direction. They are at their end until they [go to one](BaseRows::seek).
     fn rows(&self, direction: Direction) -> Box<dyn BaseRows>;
 

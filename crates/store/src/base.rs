@@ -142,6 +142,16 @@ impl Base {
         Ok(None)
     }
 
+    /// Has the disk read the blocks in which these keys' rows are, if they are anywhere, without waiting for it.
+    pub fn read_ahead<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
+        let runs = self.state().runs.clone();
+        for key in keys {
+            let hash = run::hash(key);
+            // The newest run that may have it mostly does.
+            let _ = runs.iter().any(|run| run.read_ahead(key, hash));
+        }
+    }
+
     /// What was read; if it could not be, that is noted for the next process.
     fn noted<T>(&self, read: Result<T, StoreError>) -> Result<T, StoreError> {
         read.inspect_err(|error| damage::note(&self.directory, error))

@@ -369,6 +369,12 @@ impl StorageBackend for Disk {
         self.base.get(key.as_bytes())
     }
 
+    fn read_ahead(&self, keys: &[&Key]) {
+        if !keys.is_empty() {
+            self.base.read_ahead(keys.iter().map(|key| key.as_bytes()));
+        }
+    }
+
     fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
         Box::new(self.base.rows(direction))
     }

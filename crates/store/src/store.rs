@@ -355,14 +355,20 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         replaced.filter(|version| version.timestamp == timestamp)
     }
 
-    /// Prefetches the entries of `keys`, which are about to be read or written, into the CPU's caches. It has no other effect.
+    /// Prefetches the entries of `keys`, which are about to be read or written, into the CPU's caches, and has the disk read those that have none. It has no
+    /// other effect.
     pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        self.backend.read_ahead(&self.table.prefetch(keys));
+    }
+
+    /// The same of keys whose rows have been read.
+    pub(crate) fn prefetch_entries<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         self.table.prefetch(keys);
     }
 
     /// The same, where the newest value of each is about to be read, too.
     pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        self.table.prefetch_values(keys);
+        self.backend.read_ahead(&self.table.prefetch_values(keys));
     }
 
     /// The `K` of `key`.

@@ -155,28 +155,39 @@ impl<K: KeyMeta> Table<K> {
         id
     }
 
-    /// Prefetches the entries of `keys`. One after the other, each would wait for memory; here the waits overlap.
-    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        self.prefetch_with(keys, |_| 0);
+    /// Prefetches the entries of `keys`. One after the other, each would wait for memory; here the waits overlap. Gives those that have none.
+    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> SmallVec<[&'a Key; PREFETCH_STEP]> {
+        self.prefetch_with(keys, |_| 0)
     }
 
     /// The same, and their newest values.
-    pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        self.prefetch_with(keys, Entry::touch_value);
+    pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> SmallVec<[&'a Key; PREFETCH_STEP]> {
+        self.prefetch_with(keys, Entry::touch_value)
     }
 
     /// `touch_more` reads memory that an entry points to.
-    fn prefetch_with<'a>(&self, keys: impl Iterator<Item = &'a Key>, touch_more: impl Fn(&Entry<K>) -> u64) {
-        let mut keys = keys.peekable();
+    fn prefetch_with<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a Key>,
+        touch_more: impl Fn(&Entry<K>) -> u64,
+    ) -> SmallVec<[&'a Key; PREFETCH_STEP]> {
+        let (mut keys, mut absent) = (keys.peekable(), SmallVec::new());
         while keys.peek().is_some() {
-            let hashes: SmallVec<[u32; PREFETCH_STEP]> = keys.by_ref().take(PREFETCH_STEP).map(|key| self.hash(key.as_bytes())).collect();
+            let hashed = keys.by_ref().take(PREFETCH_STEP).map(|key| (key, self.hash(key.as_bytes())));
+            let hashed: SmallVec<[(&Key, u32); PREFETCH_STEP]> = hashed.collect();
             // The sum does not matter: each word must be read, and no read depends on another.
-            black_box(hashes.iter().fold(0, |sum, hash| sum ^ self.ids.first_word(*hash)));
-            let found = hashes.iter().filter_map(|hash| self.ids.find(*hash, |_| true));
-            let entries: SmallVec<[&Entry<K>; PREFETCH_STEP]> = found.map(|number| self.entry(EntryId(number))).collect();
+            black_box(hashed.iter().fold(0, |sum, (_, hash)| sum ^ self.ids.first_word(*hash)));
+            let mut entries: SmallVec<[&Entry<K>; PREFETCH_STEP]> = SmallVec::new();
+            for (key, hash) in hashed {
+                match self.ids.find(hash, |_| true) {
+                    Some(number) => entries.push(self.entry(EntryId(number))),
+                    None => absent.push(key),
+                }
+            }
             black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.touch()));
             black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.meta.touch() ^ touch_more(entry)));
         }
+        absent
     }
 
     /// The entry of a key that had `entry` when it had a version there, if it has one.

@@ -12,6 +12,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
 use mutants::{Mutant, broken};
+use rustix::fs::{Advice, fadvise};
 use types::Direction;
 use types::codec::Encode as _;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -205,6 +207,15 @@ impl Run {
             at = entry.end;
         }
         Ok(None)
+    }
+
+    /// Has the disk read the block in which the row of `key` is, if it may be here. Gives whether it may.
+    pub fn read_ahead(&self, key: &[u8], hash: u64) -> bool {
+        let Some(block) = Some(()).filter(|()| self.filter.may_have(hash)).and_then(|()| self.index.block_of(key)) else { return false };
+        let (start, end) = (self.index.start(block), self.index.start(block + 1));
+        // If it cannot, the read itself says why.
+        let _ = fadvise(&self.file, start, NonZeroU64::new(end - start), Advice::WillNeed);
+        true
     }
 
     /// Reads blocks with one call, and checks each of them.
