@@ -5,6 +5,9 @@
 //! prepares them once more, as another transaction. The replicas check it like any other (Algorithm 1): where what it read has
 //! been overwritten they vote it down again. The first transaction is proven to have aborted, so that the two never both take
 //! place. The paper's clients begin again from the first read instead.
+//!
+//! So is a transaction that stayed open for so long that the replicas refuse to judge it. `3f + 1` of a shard have refused it then, so that it
+//! never takes place.
 
 use crate::certificate::{Certificate, Proof, ShardProof};
 use crate::transaction::Transaction;
@@ -39,10 +42,15 @@ impl Attempt {
     /// Whether to try again what `aborted` proves to have ended.
     #[must_use]
     pub fn may_refresh(&self, now: Time, aborted: &Certificate) -> bool {
-        let is_in_time = now.since(self.asked_at) < REFRESH_MS_MAX * 1_000_000;
         let writes = !self.transaction.writes().is_empty();
         // Later, whoever only reads has more in the way, not less.
-        self.refreshes < REFRESHES_MAX && is_in_time && writes && !self.is_overwritten(aborted)
+        self.may_be_tried_later(now) && writes && !self.is_overwritten(aborted)
+    }
+
+    /// Whether it may be tried once more, if it never takes place as it is.
+    #[must_use]
+    pub fn may_be_tried_later(&self, now: Time) -> bool {
+        self.refreshes < REFRESHES_MAX && now.since(self.asked_at) < REFRESH_MS_MAX * 1_000_000
     }
 
     /// Whether the proof shows a write above what was read: at a later timestamp that is still in the way.

@@ -1,4 +1,4 @@
-//! Basil behind the neutral seam ([`engine`]): a client's session around a [`Coordinator`].
+//! Basil behind the engine interface ([`engine`]): a client's session around a [`Coordinator`].
 //!
 //! A session turns a neutral request into a command, and the coordinator's event into a neutral answer. The evidence of a read
 //! is what the coordinator found; a commit puts the transaction together from it. Basil has no one-shot transactions,
@@ -211,11 +211,16 @@ impl<D: Driver> Session<D> {
         (above < clock).then(|| self.unique_times.after(clock, buffer.timestamp()))
     }
 
-    /// What to try at a later timestamp, when `event` says that it was voted down and may be tried again ([`crate::refresh`]).
+    /// What to try at a later timestamp, when `event` says that it never takes place and may be tried again ([`crate::refresh`]).
     fn refresh(&mut self, now: Time, event: &Event) -> Option<Command> {
-        let Event::Ended { operation, result: Ok((certificate, _)) } = event else { return None };
+        let Event::Ended { operation, result } = event else { return None };
         let Some(UnderWay::Commit(attempt)) = self.under_way.get_mut(operation) else { return None };
-        if certificate.decision == Decision::Commit || !attempt.may_refresh(now, certificate) {
+        let is_tried_again = match result {
+            Ok((certificate, _)) => certificate.decision == Decision::Abort && attempt.may_refresh(now, certificate),
+            Err(Failure::Refused(Refusal::TooOld)) => attempt.may_be_tried_later(now),
+            Err(_) => false,
+        };
+        if !is_tried_again {
             return None;
         }
         let clock = self.driver.coordinator().clock()?.read(now);

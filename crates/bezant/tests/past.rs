@@ -118,3 +118,35 @@ fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
     place.run(&["get", "a", "--as-of", "2500-01-01T00:00:00Z"]).expect(2).says("in the future");
     place.run(&["get", "a", "--as-of", "noon"]).expect(2).says("5s ago");
 }
+
+#[test]
+fn a_transaction_may_stay_open_for_longer_than_the_window() {
+    let place = Place::new();
+    place.init(&["--window-ms", "1000"]);
+    place.run(&["up"]).expect(0);
+    let config = bezant_client::load(place.path("bezant-data")).expect("a client's folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = bezant_client::connect(config).await.expect("it connects");
+        put(&client, &[("a", Some("1")), ("b", Some("1"))]).await;
+        // Longer than the window and the replicas' clocks apart.
+        let think = || tokio::time::sleep(Duration::from_millis(2_000));
+        let all = async |txn: &client::Transaction| txn.scan("a", "c", 10).await.expect("it is read").len();
+        let (unchanged, read_only, changed) = (client.begin(), client.begin_read_only(), client.begin());
+        for txn in [&unchanged, &read_only, &changed] {
+            assert_eq!(all(txn).await, 2);
+        }
+        think().await;
+        for txn in [&unchanged, &read_only, &changed] {
+            assert_eq!(txn.get_many(&["a", "d"].map(Key::from)).await.expect("it is read"), [Some(Value::from("1")), None]);
+        }
+        unchanged.put("e", "1");
+        think().await;
+        unchanged.commit().await.expect("all that it has read is the newest");
+        read_only.commit().await.expect("all that it has read is the newest");
+        changed.put("f", "1");
+        put(&client, &[("b", Some("2"))]).await;
+        assert!(matches!(changed.commit().await, Err(Error::Conflict)), "it has read what has changed");
+        assert_eq!(client.read(|txn| async move { txn.get("f").await }).await.expect("it is read").value, None);
+    });
+}

@@ -136,7 +136,8 @@ impl Client {
     /// another. `work` may run many times: what it does beside its transaction should not matter.
     ///
     /// # Errors
-    /// The first [`Error`] that is not a conflict; or the conflict, when the time for retries (`retry_timeout_ms` in `client.toml`) is over.
+    /// The first [`Error`] whose [advice](Error::advice) is not to begin again; or the last one, when the time for retries (`retry_timeout_ms` in
+    /// `client.toml`) is over, or would be before it may be begun again.
     pub async fn transact<T, F, W>(&self, work: W) -> Result<Committed<T>, Error>
     where
         W: Fn(Transaction) -> F,
@@ -219,7 +220,7 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// The replicas keep the moment for their window (`window_ms`, 30 s as a rule) and no longer: whoever takes longer between the first page and the last is refused
+    /// The replicas keep the moment for their window (`window_ms`, 20 s as a rule) and no longer: whoever takes longer between the first page and the last is refused
     /// ([`Refusal::NotKept`]).
     #[must_use]
     pub fn pages(&self, low: impl Into<Key>, high: impl Into<Key>, as_of: AsOf) -> Pages {

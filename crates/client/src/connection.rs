@@ -28,7 +28,7 @@ use crate::metrics::CommitMetrics;
 use crate::notices::{NOTICES_MAX, Notices};
 use crate::pool::PoolMetrics;
 use crate::session_handle::{Peers, RunningSession, SessionHandle};
-use crate::turns::{Turn, Turns};
+use crate::turns::{KeyTurn, Turns};
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
@@ -312,13 +312,13 @@ impl Connection {
     ///
     /// # Errors
     /// Those of [`Connection::ask`].
-    pub async fn ask_in(&self, slot: Slot, mut turn: Option<Turn>, request: Request) -> Result<Option<Outcome>, Error> {
+    pub async fn ask_in(&self, slot: Slot, mut turn: Option<KeyTurn>, request: Request) -> Result<Option<Outcome>, Error> {
         let kind = match &request {
             Request::Read { mode: ReadMode::Interactive | ReadMode::ReadOnly, keys, .. } => Kind::read(keys.len(), 0),
             Request::Commit(_) | Request::Submit { .. } => Kind::Commit,
             Request::Read { .. } | Request::Scan { .. } | Request::Private(_) => Kind::Other,
         };
-        let outcome = self.ask_then(request, || turn.iter_mut().for_each(Turn::asked)).await?;
+        let outcome = self.ask_then(request, || turn.iter_mut().for_each(KeyTurn::asked)).await?;
         drop(turn);
         match &outcome {
             Some(Err(engine::Refusal::Overloaded { .. })) => slot.refused(),

@@ -1,5 +1,5 @@
 //! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong, hear what servers say
-//! unasked. It knows no engine: everything goes through the seam ([`engine`]).
+//! unasked. It knows no engine: everything goes through the engine interface ([`engine`]).
 //!
 //! Applications take `bezant-client`, which adds [`Client`]'s way in: it reads the cluster's folder and starts the session of the
 //! engine that `cluster.toml` names. [`Client::start`] takes any [`engine::Session`]; the crate's wiring, tests and experiments

@@ -7,7 +7,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{Capability, Commit, Committed as Ended, NotTaken, Operation, PoolCounts, PoolOptions, PoolRequest, PoolTurn, Refusal, Work};
+use engine::{
+    Capability, Commit, Committed as Ended, NotTaken, Operation, PoolCounts, PoolOptions, PoolOutput, PoolRequest, Refusal, Work,
+};
 use machine::Time;
 use rand::Rng as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -284,9 +286,9 @@ impl Shared {
         }
         let mut state = self.lock();
         state.is_forming = false;
-        let mut turn = PoolTurn::default();
-        state.machine.advance(self.now(), &mut || self.connection.next_timestamp(), &mut turn);
-        let requests = self.tell(&mut state, turn);
+        let mut out = PoolOutput::default();
+        state.machine.advance(self.now(), &mut || self.connection.next_timestamp(), &mut out);
+        let requests = self.tell(&mut state, out);
         drop(state);
         self.send_out(requests);
     }
@@ -303,7 +305,7 @@ impl Shared {
         while let Some(PoolRequest { batch, commits, request }) = next.take() {
             let answer = self.connection.ask(request).await;
             let mut state = self.lock();
-            let mut turn = PoolTurn::default();
+            let mut out = PoolOutput::default();
             let outcome = match answer {
                 Ok(Some(outcome)) => outcome,
                 // The client was closed, and nobody will answer any more. What was asked may have been done.
@@ -313,16 +315,16 @@ impl Shared {
                     Err(Refusal::Unavailable)
                 }
             };
-            state.machine.on_outcome(self.now(), batch, outcome, &mut turn);
-            let mut requests = self.tell(&mut state, turn).into_iter();
+            state.machine.on_outcome(self.now(), batch, outcome, &mut out);
+            let mut requests = self.tell(&mut state, out).into_iter();
             next = requests.next();
             self.send_out(requests);
         }
     }
 
     /// Tells those whose transactions have ended, and gives what is to be asked.
-    fn tell(self: &Arc<Self>, state: &mut State, turn: PoolTurn) -> Vec<PoolRequest> {
-        for (ticket, outcome) in turn.outcomes {
+    fn tell(self: &Arc<Self>, state: &mut State, out: PoolOutput) -> Vec<PoolRequest> {
+        for (ticket, outcome) in out.outcomes {
             if let Some(waiter) = state.waiters.remove(&ticket) {
                 // Whoever asked may have gone away meanwhile.
                 drop(waiter.teller.send(outcome));
@@ -330,7 +332,7 @@ impl Shared {
         }
         self.metrics.tell(state.machine.counts(), &mut state.told);
         self.wake(state);
-        turn.requests
+        out.requests
     }
 
     fn error(&self, refusal: Refusal) -> Error {

@@ -11,7 +11,7 @@ use crate::admission::Slot;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::pool::Pool;
-use crate::turns::Turn;
+use crate::turns::KeyTurn;
 
 /// A transaction that runs. Cloning gives another handle to the same one; dropping all of them abandons it.
 ///
@@ -47,7 +47,7 @@ struct Progress {
     /// A read waits for its turn.
     waits: bool,
     /// Its turn at the keys that it has read.
-    turn: Option<Turn>,
+    turn: Option<KeyTurn>,
 }
 
 impl Progress {
@@ -126,9 +126,8 @@ impl Transaction {
         if !missing.is_empty() {
             self.connection.may_read(missing.iter())?;
             if !self.read_anew(&missing).await? {
-                let slot = self.next_slot().await?;
-                let (timestamp, mode) = (self.begin_read()?, self.mode);
-                let found = self.ask(slot, Request::Read { timestamp, keys: missing, mode }).await?;
+                let mode = self.mode;
+                let found = self.read(|timestamp| Request::Read { timestamp, keys: missing.clone(), mode }).await?;
                 self.take_in(found, false)?;
             }
         }
@@ -165,10 +164,9 @@ impl Transaction {
             let progress = guard.as_ref().ok_or_else(ended)?;
             progress.writes.range(low..high).filter(|(_, value)| value.is_none()).count()
         };
-        let slot = self.next_slot().await?;
-        let (timestamp, mode, asked) = (self.begin_read()?, self.mode, limit.saturating_add(deleted));
-        let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), direction, limit: asked, mode };
-        let answer = self.ask(slot, request).await?;
+        let (mode, asked) = (self.mode, limit.saturating_add(deleted));
+        let request = |timestamp| Request::Scan { timestamp, low: low.clone(), high: high.clone(), direction, limit: asked, mode };
+        let answer = self.read(request).await?;
         let found: Vec<Key> = answer.found.iter().map(|(key, _)| key.clone()).collect();
         self.take_in(answer, true)?;
         let guard = self.progress();
@@ -255,6 +253,29 @@ impl Transaction {
         let slot = self.begin_here().await?;
         self.progress().as_mut().ok_or_else(ended)?.has_begun = true;
         Ok(slot)
+    }
+
+    /// Reads as of its timestamp. Where that has become too old to be read at, the transaction takes a later one: what it has read before is to be
+    /// as it was when it commits, by the replicas' checks.
+    async fn read(&self, request: impl Fn(Timestamp) -> Request) -> Result<Found, Error> {
+        let slot = self.next_slot().await?;
+        let timestamp = self.begin_read()?;
+        match self.ask(slot, request(timestamp)).await {
+            Err(Error::TooOld) if !self.mode.is_as_of() => {
+                let later = self.later_than(timestamp)?;
+                self.ask(self.next_slot().await?, request(later)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Its timestamp, which is a later one now than this.
+    fn later_than(&self, too_old: Timestamp) -> Result<Timestamp, Error> {
+        let mut guard = self.progress();
+        let progress = guard.as_mut().ok_or_else(ended)?;
+        let later = progress.timestamp.filter(|timestamp| *timestamp > too_old).unwrap_or_else(|| self.connection.next_timestamp());
+        progress.timestamp = Some(later);
+        Ok(later)
     }
 
     /// Asks for a read.

@@ -189,7 +189,7 @@ impl All {
 
 /// A transaction is between its reads and its commit; dropping this lets others read.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct KeyTurn {
     turns: Arc<Turns>,
     number: Number,
     keys: Vec<ReadKey>,
@@ -208,7 +208,7 @@ struct ReadKey {
 
 impl Turns {
     /// Waits for the turn of a transaction that is about to read `keys`, if these are not too many.
-    pub async fn take(self: &Arc<Self>, keys: &[Key]) -> Turn {
+    pub async fn take(self: &Arc<Self>, keys: &[Key]) -> KeyTurn {
         if keys.len() > KEYS_AT_ONCE_MAX {
             return self.none();
         }
@@ -227,12 +227,12 @@ impl Turns {
     }
 
     /// That of a transaction that has read no key yet.
-    pub fn none(self: &Arc<Self>) -> Turn {
+    pub fn none(self: &Arc<Self>) -> KeyTurn {
         self.enter(&[]).0
     }
 
     /// A transaction at its keys, and what tells of its turn, if it waits.
-    fn enter(self: &Arc<Self>, keys: &[Key]) -> (Turn, Option<oneshot::Receiver<()>>) {
+    fn enter(self: &Arc<Self>, keys: &[Key]) -> (KeyTurn, Option<oneshot::Receiver<()>>) {
         let mut guard = self.lock();
         let all = &mut *guard;
         all.last += 1;
@@ -250,7 +250,7 @@ impl Turns {
             }
         }
         drop(guard);
-        (Turn { turns: Arc::clone(self), number, keys, is_committing: false }, granted)
+        (KeyTurn { turns: Arc::clone(self), number, keys, is_committing: false }, granted)
     }
 
     fn lock(&self) -> MutexGuard<'_, All> {
@@ -258,7 +258,7 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl KeyTurn {
     /// Whether it should wait before it reads `keys`, too: not while others wait for it, as these would change what it has read.
     pub fn should_wait(&self, keys: &[Key]) -> bool {
         let all = self.turns.lock();
@@ -310,7 +310,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for KeyTurn {
     fn drop(&mut self) {
         let mut all = self.turns.lock();
         all.transactions.remove(&self.number);
@@ -346,7 +346,7 @@ mod tests {
         both.into_iter().for_each(|turn| commit(turn, writes));
     }
 
-    fn commit(mut turn: Turn, writes: bool) {
+    fn commit(mut turn: KeyTurn, writes: bool) {
         turn.writes(|_| writes);
         turn.asked();
     }

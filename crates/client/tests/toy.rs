@@ -289,13 +289,18 @@ fn optimist(prepared: Option<u64>, is_timeless: bool) -> Alone<Optimist> {
 }
 
 /// The session of an engine that keeps versions and orders by timestamps, on its own: a write is refused once a later transaction has read past it.
-/// It panics at evidence of another timestamp than the commit's, which no replica would take.
+/// It panics at evidence of another timestamp than the commit's, unless nobody may read at that one any more.
 #[derive(Default)]
 struct Ledger {
     versions: BTreeMap<Key, BTreeMap<Timestamp, Option<Value>>>,
     /// The latest timestamp at which each key was read.
     read: BTreeMap<Key, Timestamp>,
+    /// Nobody may read before the last write of [`LONG_AGO`], if there was one.
+    kept_from: Option<Timestamp>,
 }
+
+/// Once it is written, what came before is no longer kept.
+const LONG_AGO: &str = "long ago";
 
 /// The timestamp of a read, and whose version it found of each key.
 struct Seen(Timestamp, BTreeMap<Key, Timestamp>);
@@ -309,7 +314,7 @@ impl Ledger {
     fn commit(&mut self, CommitRequest { timestamp, reads, writes }: CommitRequest) -> Result<Response, Refusal> {
         for evidence in reads {
             let Seen(as_of, seen) = evidence.take::<Seen>().expect("this session made it");
-            assert_eq!(as_of, timestamp, "what was read as of one timestamp is committed at another");
+            assert!(as_of == timestamp || Some(as_of) < self.kept_from, "what was read as of one timestamp is committed at another");
             if seen.iter().any(|(key, version)| self.newest(key, timestamp).0 != *version) {
                 return Err(Refusal::Conflict);
             }
@@ -318,6 +323,9 @@ impl Ledger {
             return Err(Refusal::Conflict);
         }
         for (key, value) in writes {
+            if key == Key::from(LONG_AGO) {
+                self.kept_from = Some(timestamp);
+            }
             self.versions.entry(key).or_default().insert(timestamp, value);
         }
         let id = TransactionId([0; 32]);
@@ -328,6 +336,7 @@ impl Ledger {
 impl Answers for Ledger {
     fn answer(&mut self, request: Request) -> Option<Result<Response, Refusal>> {
         Some(match request {
+            Request::Read { timestamp, .. } if Some(timestamp) < self.kept_from => Err(Refusal::TooOld),
             Request::Read { timestamp, keys, .. } => {
                 let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
                 for key in keys {
@@ -425,6 +434,47 @@ async fn reads_at_the_same_time_are_of_one_timestamp_and_all_are_checked() {
     }
     assert_eq!(number(client.begin().get("hot").await.expect("it is answered")), commits, "none was lost");
     assert!(commits > 200, "some have read again");
+}
+
+/// Commits a write of each of these keys.
+async fn write(client: &Client, keys: &[&str], number: &str) {
+    let txn = client.begin();
+    keys.iter().for_each(|key| txn.put(*key, number));
+    txn.commit().await.expect("nobody has read past it");
+}
+
+#[tokio::test]
+async fn a_transaction_may_stay_open_for_as_long_as_what_it_has_read_is_the_newest() {
+    let nodes = six().await;
+    let client = connect_to(&addresses(&nodes), Alone(Ledger::default())).await.expect("all six serve");
+    write(&client, &["a", "b"], "1").await;
+    for changes in [false, true] {
+        let txn = client.begin();
+        assert_eq!(txn.get("a").await.expect("it is answered"), value(1));
+        let begun = txn.timestamp();
+        write(&client, &[LONG_AGO, if changes { "a" } else { "c" }], "2").await;
+        // At once, so that both are refused.
+        let (one, other) = tokio::join!(txn.get("b"), txn.get("d"));
+        assert_eq!((one.expect("it is read later"), other.expect("it is read later")), (value(1), None));
+        assert_eq!(txn.get("a").await.expect("it is known"), value(1));
+        assert!(txn.timestamp() > begun, "where it may be read");
+        txn.put("e", "1");
+        let ended = txn.commit().await;
+        assert_eq!(ended.is_ok(), !changes);
+        assert!(ended.is_ok() || matches!(ended, Err(Error::Conflict)), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_past_is_read_at_its_time_or_not_at_all() {
+    let nodes = six().await;
+    let client = connect_to(&addresses(&nodes), Alone(Ledger::default())).await.expect("all six serve");
+    let txn = client.begin_as_of(AsOf::Ago(Duration::ZERO)).expect("it can");
+    let place = txn.timestamp();
+    assert_eq!(txn.get("a").await.expect("it is answered"), None);
+    write(&client, &[LONG_AGO], "1").await;
+    assert!(matches!(txn.get("b").await, Err(Error::TooOld)));
+    assert_eq!(txn.timestamp(), place);
 }
 
 #[tokio::test]
