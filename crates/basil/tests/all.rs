@@ -10,4 +10,4 @@ mod reconfiguration;
 mod room;
 mod rules;
 mod scripts;
-mod seam;
+mod session;

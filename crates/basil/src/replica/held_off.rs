@@ -72,7 +72,7 @@ impl Note {
 
 /// What a reader whose transaction aborted is promised in spite of all notes.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct Exemption {
     until: u64,
     /// Whose it is, once a transaction has read by it.
     at: Option<Timestamp>,
@@ -88,7 +88,7 @@ pub(super) struct HeldOff {
     bytes: usize,
     /// Until when the last of them is promised to nobody.
     last: u64,
-    turns: BTreeMap<ClientId, Vec<Turn>>,
+    turns: BTreeMap<ClientId, Vec<Exemption>>,
 }
 
 impl HeldOff {
@@ -167,7 +167,7 @@ impl HeldOff {
             turns.remove(place);
         }
         if !broken(Mutant::TurnWithheld) {
-            turns.push(Turn { until: now.0.saturating_add(FIRST_NS), at: None, keys_left: keys });
+            turns.push(Exemption { until: now.0.saturating_add(FIRST_NS), at: None, keys_left: keys });
         }
     }
 

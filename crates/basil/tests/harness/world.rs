@@ -182,7 +182,7 @@ impl World {
             ranges_asked: BTreeMap::new(),
             witness: Witness::default(),
             // Versions are checkpointed whenever they may be: scripts have few.
-            options: ReplicaOptions { memtable_bytes_max: 0, catch_up_ms: 0, ..ReplicaOptions::default() },
+            options: ReplicaOptions { window_ms: 30_000, memtable_bytes_max: 0, catch_up_ms: 0, ..ReplicaOptions::default() },
         };
         for replica in replicas {
             world.restart(replica);

@@ -1,4 +1,4 @@
-//! Basil behind the neutral seam: what a session refuses, and that a receipt is proof to anybody who holds the cluster's keys.
+//! Basil behind the engine interface: what a session refuses, and that a receipt is proof to anybody who holds the cluster's keys.
 
 use std::sync::Arc;
 
