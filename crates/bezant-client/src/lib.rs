@@ -18,7 +18,7 @@
 //!
 //! This crate is the wiring of the client's side: it knows every engine, chooses the one that `cluster.toml` names, and gives its
 //! session to [`Client::start`]. Everything that it re-exports knows none. Whoever adds an engine adds its profile to [`ENGINES`],
-//! its session to [`connect`], and what its receipts are to [`verify_receipt`].
+//! its session to [`connect`], what its receipts are to [`verify_receipt`], and what its proofs of lies are to [`verify_lie`].
 
 #[cfg(feature = "lab")]
 pub mod cheating;

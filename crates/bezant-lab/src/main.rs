@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bezant::failure::{Done, Failure};
-use bezant::{Cores, EXIT_CODES, ask_for_json, conduct};
+use bezant::{Cores, EXIT_CODES, VERSION, ask_for_json, conduct};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// The laboratory of Bezant: its simulator, the papers' figures, predictions, and clusters to experiment on. Never for data that
 /// matters: here signatures can be turned off, clients cheat when told to, and replicas break rules.
 #[derive(Parser)]
-#[command(name = "bezant-lab", version, after_help = format!("Begin with:\n  bezant-lab sim everything --seeds 1..5\n\n{EXIT_CODES}"))]
+#[command(name = "bezant-lab", version = VERSION.as_str(), after_help = format!("Begin with:\n  bezant-lab sim everything --seeds 1..5\n\n{EXIT_CODES}"))]
 struct Cli {
     #[command(subcommand)]
     command: Command,

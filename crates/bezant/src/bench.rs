@@ -45,6 +45,10 @@ pub async fn run(args: &BenchCommand) -> Result<Done, Failure> {
     } else {
         out!("{report}");
     }
+    if let Some(broken) = report.broken() {
+        tell!("{broken}");
+        return Ok(Done::Negative);
+    }
     match report.failure() {
         None => Ok(Done::Well),
         Some(what) => Err(Failure::failed(what)),

@@ -2,6 +2,7 @@
 //! nothing removes but people. Where it is signed, anybody can check it with the cluster's public keys alone.
 
 pub mod divergences;
+mod zookeeper;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -281,7 +282,7 @@ fn client(name: &str) -> Option<ClientId> {
 pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
     let is_replica = args.path.join("node.toml").exists();
     if !is_replica && !args.path.is_file() {
-        return crate::drill::show(&args.path, args.json);
+        return zookeeper::show(&args.path, args.json);
     }
     let own = if is_replica { Some(NodeConfig::load(&args.path, ENGINES)?) } else { None };
     let topology = match (&args.cluster, &own) {

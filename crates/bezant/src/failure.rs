@@ -35,23 +35,23 @@ impl From<Done> for ExitCode {
     }
 }
 
-/// Whose turn it is after a failure.
+/// What to do about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// The caller's: what was asked, or a file, must change. Exit code 2, as for a command line that does not parse.
-    Yours,
-    /// The cluster's, or this computer's. Exit code 3.
-    Ours,
-    /// The caller's, who has to look what there is before asking again: it may have taken place, or has. Exit code 4.
-    Look,
+enum Kind {
+    /// What was asked, or a file, must change. Exit code 2, as for a command line that does not parse.
+    Wrong,
+    /// It could not be done, for the cluster's or this computer's sake. Exit code 3.
+    Failed,
+    /// The caller has to look what there is before asking again: it may have taken place, or has. Exit code 4.
+    Unclear,
 }
 
-impl Turn {
+impl Kind {
     fn exit_code(self) -> u8 {
         match self {
-            Self::Yours => 2,
-            Self::Ours => 3,
-            Self::Look => 4,
+            Self::Wrong => 2,
+            Self::Failed => 3,
+            Self::Unclear => 4,
         }
     }
 }
@@ -59,7 +59,7 @@ impl Turn {
 /// Why a command failed: what, where, and what to do next.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    turn: Turn,
+    kind: Kind,
     what: String,
     place: Option<String>,
     help: Option<String>,
@@ -70,26 +70,26 @@ pub struct Failure {
 impl Failure {
     /// What was asked, or configured, is wrong. Exit code 2.
     pub fn wrong(what: impl Into<String>) -> Self {
-        Self::new(Turn::Yours, what)
+        Self::new(Kind::Wrong, what)
     }
 
     /// It could not be done. Exit code 3.
     pub fn failed(what: impl Into<String>) -> Self {
-        Self::new(Turn::Ours, what)
+        Self::new(Kind::Failed, what)
     }
 
     /// It may have taken place, or has. Exit code 4.
     pub fn to_be_looked_at(what: impl Into<String>) -> Self {
-        Self::new(Turn::Look, what)
+        Self::new(Kind::Unclear, what)
     }
 
     /// Whether it may have taken place, or has.
     pub fn is_to_be_looked_at(&self) -> bool {
-        self.turn == Turn::Look
+        self.kind == Kind::Unclear
     }
 
-    fn new(turn: Turn, what: impl Into<String>) -> Self {
-        Self { turn, what: what.into(), place: None, help: None, named: None }
+    fn new(kind: Kind, what: impl Into<String>) -> Self {
+        Self { kind, what: what.into(), place: None, help: None, named: None }
     }
 
     /// Says where: a file, a line, an address.
@@ -112,12 +112,12 @@ impl Failure {
 
     /// A last word about several failures of which this is the first: it ends the program as this one would.
     pub fn summed_up(self, what: impl Into<String>) -> Self {
-        Self::new(self.turn, what)
+        Self::new(self.kind, what)
     }
 
     /// The exit code to leave with.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.turn.exit_code())
+        ExitCode::from(self.kind.exit_code())
     }
 
     /// The same for programs: what the client's interface calls it, and advises, stands there where the client failed.
@@ -132,7 +132,7 @@ impl Failure {
         };
         let (what, help) = (tame_lines(&self.what), self.help.as_deref().map(tame_lines));
         let place = self.place.as_ref().map(|place| tame(place, LETTERS_MAX));
-        json!({"error": {"what": what, "at": place, "help": help, "exit_code": self.turn.exit_code(),
+        json!({"error": {"what": what, "at": place, "help": help, "exit_code": self.kind.exit_code(),
                          "label": label, "advice": advice, "after_ms": after_ms}})
     }
 }
@@ -203,7 +203,9 @@ impl Failure {
                 if matches!(
                     error,
                     client::Error::NotPermitted(_)
-                        | client::Error::Refused(Refusal::NotPermitted | Refusal::ClientLimit { .. })
+                        | client::Error::Refused(
+                            Refusal::NotPermitted | Refusal::ClientLimit { .. } | Refusal::Liar | Refusal::WrongShard
+                        )
                 ) =>
             {
                 Self::wrong(error.to_string())

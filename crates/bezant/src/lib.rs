@@ -126,7 +126,8 @@ pub enum Command {
     #[command(after_help = "Examples:\n\
         \x20 bezant bench rw-u --keys 100000 --load --clients 32 --seconds 10\n\
         \x20 bezant bench ycsb-a --keys 100000 --load --zipf 0.9 --json\n\n\
-        The first run of a workload on a cluster needs --load, which fills its table; later runs find the table there.")]
+        The first run of a workload on a cluster needs --load, which fills its table, except bank's and ring's; later runs find the\n\
+        table there.")]
     Bench(bench::BenchCommand),
     #[command(
         name = "bench-zookeeper",

@@ -27,16 +27,16 @@
 //! **Where things are.** [`Pool`] is the machine, without clock or I/O: its owner carries its [`Ask`]s to a coordinator.
 //! `batch_builder` decides which transactions join a batch, and in which order (Algorithm 2). `rebuild` builds one transaction from
 //! them and gives each its results (Algorithm 3). `writes` remembers the writes of the pool's own batches, `size` adapts the size.
-//! `seam` is how the neutral client sees the pool ([`engine::Pool`]).
+//! `engine_pool` is how the neutral client sees the pool ([`engine::Pool`]).
 
 mod batch_builder;
+mod engine_pool;
 mod pool;
 mod rebuild;
-mod seam;
 mod size;
 mod work;
 mod writes;
 
 pub use engine::{BATCH_MAX, BatchSize, ConflictRule, NotTaken, Operation, Order, PoolCounts, PoolOptions};
-pub use pool::{Ask, BatchedCommit, Failed, Pool, Turn};
+pub use pool::{Ask, BatchedCommit, Failed, Output, Pool};
 pub use work::Work;

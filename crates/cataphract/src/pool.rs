@@ -88,7 +88,7 @@ pub enum Failed {
 
 /// What comes of one call: what to ask the coordinator, and whom to tell what.
 #[derive(Debug, Default)]
-pub struct Turn {
+pub struct Output {
     /// To be asked.
     pub asks: Vec<Ask>,
     /// The ends of transactions, by ticket.
@@ -233,12 +233,12 @@ impl Pool {
     }
 
     /// Begins whatever can begin: batches, as many as may be in flight. `timestamp` gives a new one each time, above all before.
-    pub fn advance(&mut self, now: Time, mut timestamp: impl FnMut() -> Timestamp, turn: &mut Turn) {
-        self.commit_ready(turn);
+    pub fn advance(&mut self, now: Time, mut timestamp: impl FnMut() -> Timestamp, out: &mut Output) {
+        self.commit_ready(out);
         while self.has_room()
-            && let Some((members, recheck)) = self.form(now, turn)
+            && let Some((members, recheck)) = self.form(now, out)
         {
-            self.begin(now, timestamp(), members, recheck, turn);
+            self.begin(now, timestamp(), members, recheck, out);
         }
     }
 
@@ -306,17 +306,17 @@ impl Pool {
     }
 
     /// The next batch's members, in their order.
-    fn form(&mut self, now: Time, turn: &mut Turn) -> Option<(Vec<Member>, Recheck)> {
+    fn form(&mut self, now: Time, out: &mut Output) -> Option<(Vec<Member>, Recheck)> {
         if let Some(at) = self.halves.iter().position(|half| half.not_before <= now) {
             return self.halves.remove(at).map(|half| (half.members, Recheck::Yes));
         }
         self.next_queue = 1 - self.next_queue;
-        let formed = self.form_from(self.next_queue, turn).or_else(|| self.form_from(1 - self.next_queue, turn));
+        let formed = self.form_from(self.next_queue, out).or_else(|| self.form_from(1 - self.next_queue, out));
         self.nothing_fits = formed.is_none();
         formed
     }
 
-    fn form_from(&mut self, queue: usize, turn: &mut Turn) -> Option<(Vec<Member>, Recheck)> {
+    fn form_from(&mut self, queue: usize, out: &mut Output) -> Option<(Vec<Member>, Recheck)> {
         let limit = self.sizers[queue].limit();
         let mut builder = BatchBuilder::new(self.options.conflicts, Bounds { members: limit, bytes: self.options.batch_bytes_max });
         let mut at = 0;
@@ -331,7 +331,7 @@ impl Pool {
                 Freshness::Stale => {
                     let member = self.queues[queue].remove(at)?;
                     self.counts.stale += 1;
-                    self.fail(member, Failed::Conflict, turn);
+                    self.fail(member, Failed::Conflict, out);
                     continue;
                 }
             }
@@ -360,7 +360,7 @@ impl Pool {
 
     // A batch's way (Alg. 3).
 
-    fn begin(&mut self, now: Time, timestamp: Timestamp, mut members: Vec<Member>, recheck: Recheck, turn: &mut Turn) {
+    fn begin(&mut self, now: Time, timestamp: Timestamp, mut members: Vec<Member>, recheck: Recheck, out: &mut Output) {
         self.batches_begun += 1;
         let batch = self.batches_begun;
         members.iter_mut().for_each(|member| member.attempts += 1);
@@ -372,20 +372,20 @@ impl Pool {
         let in_flight = InFlightBatch { timestamp, members, recheck, writes, found: HashMap::new(), stage: Stage::Reading, began: now };
         self.in_flight_batches.insert(batch, in_flight);
         if keys.is_empty() {
-            self.put_together(batch, turn);
+            self.put_together(batch, out);
         } else {
-            turn.asks.push(Ask::Read { batch, timestamp, keys, mode: mode(writes) });
+            out.asks.push(Ask::Read { batch, timestamp, keys, mode: mode(writes) });
         }
     }
 
     /// What a batch's read came to.
-    pub fn on_read(&mut self, now: Time, batch: u64, result: Result<Vec<ReadFound>, Failure>, turn: &mut Turn) {
+    pub fn on_read(&mut self, now: Time, batch: u64, result: Result<Vec<ReadFound>, Failure>, out: &mut Output) {
         let Some(in_flight) = self.in_flight_batches.get_mut(&batch) else { return };
         let found = match result {
             Ok(found) => found,
             Err(failure) => {
-                let in_flight = self.end(batch, Ended::Otherwise, turn);
-                self.failed(now, in_flight, failure, Failed::NotCommitted(failure), turn);
+                let in_flight = self.end(batch, Ended::Otherwise, out);
+                self.failed(now, in_flight, failure, Failed::NotCommitted(failure), out);
                 return;
             }
         };
@@ -401,38 +401,38 @@ impl Pool {
         let is_empty = in_flight.members.is_empty();
         for member in stale {
             self.counts.stale += 1;
-            self.fail(member, Failed::Conflict, turn);
+            self.fail(member, Failed::Conflict, out);
         }
         if is_empty {
-            self.end(batch, Ended::Otherwise, turn);
+            self.end(batch, Ended::Otherwise, out);
         } else {
-            self.put_together(batch, turn);
+            self.put_together(batch, out);
         }
     }
 
-    fn put_together(&mut self, batch: u64, turn: &mut Turn) {
+    fn put_together(&mut self, batch: u64, out: &mut Output) {
         let Some(in_flight) = self.in_flight_batches.get_mut(&batch) else { return };
         match rebuild(&in_flight.members, &in_flight.found, in_flight.timestamp, self.cluster) {
             Ok(rebuilt) => {
                 in_flight.stage = Stage::Ready(rebuilt);
-                self.commit_ready(turn);
+                self.commit_ready(out);
             }
             // Members whose writes others were to read have been sent back meanwhile.
             Err(Unready::Missing(keys)) => {
-                turn.asks.push(Ask::Read { batch, timestamp: in_flight.timestamp, keys, mode: mode(in_flight.writes) });
+                out.asks.push(Ask::Read { batch, timestamp: in_flight.timestamp, keys, mode: mode(in_flight.writes) });
             }
             Err(Unready::TooLarge(error)) => {
                 // Several members never are: the draft counts at least what they take.
-                let in_flight = self.end(batch, Ended::Otherwise, turn);
+                let in_flight = self.end(batch, Ended::Otherwise, out);
                 for member in in_flight.members {
-                    self.fail(member, Failed::TooLarge(error), turn);
+                    self.fail(member, Failed::TooLarge(error), out);
                 }
             }
         }
     }
 
     /// Commits batches that are put together, as far as there is room.
-    fn commit_ready(&mut self, turn: &mut Turn) {
+    fn commit_ready(&mut self, out: &mut Output) {
         let committing = self.in_flight_batches.values().filter(|in_flight| matches!(in_flight.stage, Stage::Committing { .. })).count();
         let room = self.options.in_flight.saturating_sub(committing);
         let ready = self.in_flight_batches.iter_mut().filter(|(_, in_flight)| matches!(in_flight.stage, Stage::Ready(_)));
@@ -443,7 +443,7 @@ impl Pool {
             self.counts.own_reads += resolved.own;
             self.counts.chained_reads += resolved.chained;
             in_flight.stage = Stage::Committing { transaction: transaction.clone(), values };
-            turn.asks.push(match validated {
+            out.asks.push(match validated {
                 Some(validated) => Ask::CommitReads { batch: *batch, transaction, validated },
                 None => Ask::Commit { batch: *batch, transaction, dependencies },
             });
@@ -451,48 +451,48 @@ impl Pool {
     }
 
     /// A batch that only read has committed without being prepared.
-    pub fn on_validated(&mut self, now: Time, batch: u64, turn: &mut Turn) {
+    pub fn on_validated(&mut self, now: Time, batch: u64, out: &mut Output) {
         if self.in_flight_batches.contains_key(&batch) {
-            let in_flight = self.end(batch, Ended::Committed, turn);
-            self.committed(now, in_flight, None, turn);
+            let in_flight = self.end(batch, Ended::Committed, out);
+            self.committed(now, in_flight, None, out);
         }
     }
 
     /// How a batch ended.
-    pub fn on_ended(&mut self, now: Time, batch: u64, result: Result<(Arc<Certificate>, Path), Failure>, turn: &mut Turn) {
+    pub fn on_ended(&mut self, now: Time, batch: u64, result: Result<(Arc<Certificate>, Path), Failure>, out: &mut Output) {
         if !self.in_flight_batches.contains_key(&batch) {
             return;
         }
         match result {
             Ok((certificate, path)) if certificate.decision == Decision::Commit => {
-                let in_flight = self.end(batch, Ended::Committed, turn);
-                self.committed(now, in_flight, Some((certificate, path)), turn);
+                let in_flight = self.end(batch, Ended::Committed, out);
+                self.committed(now, in_flight, Some((certificate, path)), out);
             }
             Ok(_) => {
-                let in_flight = self.end(batch, Ended::Otherwise, turn);
-                self.aborted(now, in_flight, Failed::Conflict, turn);
+                let in_flight = self.end(batch, Ended::Otherwise, out);
+                self.aborted(now, in_flight, Failed::Conflict, out);
             }
             Err(failure) => {
-                let in_flight = self.end(batch, Ended::Otherwise, turn);
+                let in_flight = self.end(batch, Ended::Otherwise, out);
                 let otherwise = if matches!(failure, Failure::TimedOut(_)) { Failed::Unknown } else { Failed::NotCommitted(failure) };
-                self.failed(now, in_flight, failure, otherwise, turn);
+                self.failed(now, in_flight, failure, otherwise, out);
             }
         }
     }
 
     /// Takes a batch out; another one that waits for room to commit then has some.
-    fn end(&mut self, batch: u64, how: Ended, turn: &mut Turn) -> InFlightBatch {
+    fn end(&mut self, batch: u64, how: Ended, out: &mut Output) -> InFlightBatch {
         let in_flight = self.in_flight_batches.remove(&batch).expect("the caller has just found it");
         self.nothing_fits = false;
         if self.has_interactive {
             let keys = in_flight.members.iter().flat_map(|member| member.work.writes());
             self.own.end(keys, in_flight.timestamp, how == Ended::Committed);
         }
-        self.commit_ready(turn);
+        self.commit_ready(out);
         in_flight
     }
 
-    fn committed(&mut self, now: Time, in_flight: InFlightBatch, proof: Option<(Arc<Certificate>, Path)>, turn: &mut Turn) {
+    fn committed(&mut self, now: Time, in_flight: InFlightBatch, proof: Option<(Arc<Certificate>, Path)>, out: &mut Output) {
         let Stage::Committing { transaction, values } = in_flight.stage else { return };
         let size = in_flight.members.len();
         if in_flight.recheck == Recheck::No {
@@ -511,12 +511,12 @@ impl Pool {
                 proof: proof.clone(),
                 attempts: member.attempts,
             };
-            turn.outcomes.push((member.ticket, Ok(committed)));
+            out.outcomes.push((member.ticket, Ok(committed)));
         }
     }
 
     /// It met another transaction, or it took too long: none of it took place, for the reason told to who is not tried again.
-    fn aborted(&mut self, now: Time, in_flight: InFlightBatch, why: Failed, turn: &mut Turn) {
+    fn aborted(&mut self, now: Time, in_flight: InFlightBatch, why: Failed, out: &mut Output) {
         self.counts.aborted += 1;
         self.shrink(&in_flight);
         let is_alone = in_flight.members.len() == 1;
@@ -527,7 +527,7 @@ impl Pool {
         };
         let (over, again): (Vec<Member>, Vec<Member>) = in_flight.members.into_iter().partition(is_over);
         for member in over {
-            self.fail(member, why, turn);
+            self.fail(member, why, out);
         }
         let attempts = again.iter().map(|member| member.attempts).max().unwrap_or(0);
         let waits_us = [self.backoff_us(attempts), self.backoff_us(attempts)];
@@ -535,9 +535,9 @@ impl Pool {
     }
 
     /// It failed for another reason than a conflict.
-    fn failed(&mut self, now: Time, in_flight: InFlightBatch, failure: Failure, otherwise: Failed, turn: &mut Turn) {
+    fn failed(&mut self, now: Time, in_flight: InFlightBatch, failure: Failure, otherwise: Failed, out: &mut Output) {
         match failure {
-            Failure::Refused(Refusal::TooOld | Refusal::NotKept { .. }) | Failure::TooLow => self.aborted(now, in_flight, otherwise, turn),
+            Failure::Refused(Refusal::TooOld | Refusal::NotKept { .. }) | Failure::TooLow => self.aborted(now, in_flight, otherwise, out),
             // One of them may be the reason; alone, each gets its own answer.
             Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if in_flight.members.len() > 1 => {
                 self.halve(in_flight.members, [now, now]);
@@ -548,7 +548,7 @@ impl Pool {
                     self.shrink(&in_flight);
                 }
                 for member in in_flight.members {
-                    self.fail(member, otherwise, turn);
+                    self.fail(member, otherwise, out);
                 }
             }
         }
@@ -574,10 +574,10 @@ impl Pool {
         }
     }
 
-    fn fail(&mut self, member: Member, why: Failed, turn: &mut Turn) {
+    fn fail(&mut self, member: Member, why: Failed, out: &mut Output) {
         self.members -= 1;
         self.counts.conflicts += u64::from(why == Failed::Conflict);
-        turn.outcomes.push((member.ticket, Err(why)));
+        out.outcomes.push((member.ticket, Err(why)));
     }
 
     /// Between half and all of a wait that doubles.

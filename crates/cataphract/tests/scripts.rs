@@ -356,7 +356,7 @@ fn the_pool_holds_no_more_than_it_may_and_nothing_empty() {
 #[test]
 fn an_answer_to_a_batch_that_is_gone_changes_nothing() {
     let mut pool = Pool::new(CLUSTER, options());
-    let mut turn = cataphract::Turn::default();
+    let mut turn = cataphract::Output::default();
     pool.on_read(Time(0), 9, Ok(Vec::new()), &mut turn);
     pool.on_ended(Time(0), 9, Err(Failure::TimedOut(None)), &mut turn);
     assert!(turn.asks.is_empty() && turn.outcomes.is_empty());

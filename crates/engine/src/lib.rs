@@ -1,4 +1,4 @@
-//! The seam between engines and everything that uses them.
+//! The engine interface: what lies between engines and everything that uses them.
 //!
 //! An *engine* is a protocol that keeps a shard's replicas in agreement. It brings two machines: a [`Session`] runs on the
 //! client's side and a [`Replica`] on each server. This crate says what both offer, in words that hold for every engine. The
@@ -13,7 +13,7 @@
 //!   notices  ◀────── Tell::Notice(notice) ◀──────────────── Session ◀── unasked, from a server
 //! ```
 //!
-//! **Machines, not futures.** The seam lies between machines: a session takes an [`Ask`] as its command and gives a [`Tell`] as
+//! **Machines, not futures.** The interface lies between machines: a session takes an [`Ask`] as its command and gives a [`Tell`] as
 //! its event. So whatever runs machines runs sessions, and adds no task to them: the tokio client, the simulator and the capacity model do.
 //!
 //! **Two ways to run a transaction, and no common denominator.** An engine offers *interactive* transactions, *one-shot*
@@ -146,7 +146,7 @@ pub use offer::{
 pub use opaque::{Evidence, Private};
 pub use outcome::{Commit, CommitPath, Found, Notice, Proof, ProvenCommit, Receipt, Response, Tell};
 pub use pool::{
-    BATCH_MAX, BatchSize, Committed, ConflictRule, NotTaken, Order, Pool, PoolCounts, PoolMaker, PoolOptions, PoolRequest, PoolTurn, Work,
+    BATCH_MAX, BatchSize, Committed, ConflictRule, NotTaken, Order, Pool, PoolCounts, PoolMaker, PoolOptions, PoolOutput, PoolRequest, Work,
 };
 pub use refusal::{Advice, Refusal};
 pub use request::{Ask, CommitRequest, Operation, ReadMode, Request};

@@ -26,11 +26,11 @@ pub trait Pool: Send {
     fn withdraw(&mut self, ticket: u64) -> bool;
 
     /// Begins whatever can begin. `timestamp` gives a new one each time, above all before.
-    fn advance(&mut self, now: Time, timestamp: &mut dyn FnMut() -> Timestamp, turn: &mut PoolTurn);
+    fn advance(&mut self, now: Time, timestamp: &mut dyn FnMut() -> Timestamp, out: &mut PoolOutput);
 
     /// What came of a request: the session's answer, or [`Refusal::OutcomeUnknown`] or [`Refusal::Unavailable`] when there was
     /// none because the client was closed.
-    fn on_outcome(&mut self, now: Time, batch: u64, outcome: Result<Response, Refusal>, turn: &mut PoolTurn);
+    fn on_outcome(&mut self, now: Time, batch: u64, outcome: Result<Response, Refusal>, out: &mut PoolOutput);
 
     /// Whether [`Pool::advance`] might begin something at `now`.
     fn can_advance(&self, now: Time) -> bool;
@@ -97,7 +97,7 @@ pub struct PoolRequest {
 
 /// What comes of one call: what to ask the session, and whom to tell what.
 #[derive(Debug, Default)]
-pub struct PoolTurn {
+pub struct PoolOutput {
     /// To be asked.
     pub requests: Vec<PoolRequest>,
     /// The ends of transactions, by ticket.

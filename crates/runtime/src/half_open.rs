@@ -39,7 +39,7 @@ struct Turns {
     last: Option<Network>,
     pace: Pace,
     /// Those who wait, in the order in which they came. Each has a place, or has just lost it.
-    waiting: BTreeMap<Network, VecDeque<oneshot::Sender<Turn>>>,
+    waiting: BTreeMap<Network, VecDeque<oneshot::Sender<Permit>>>,
 }
 
 /// How fast turns follow one another.
@@ -68,7 +68,7 @@ impl Pace {
 
 /// One connection's turn to shake hands; dropping it gives the next one its turn.
 #[derive(Debug)]
-pub(crate) struct Turn(Option<Arc<HalfOpen>>);
+pub(crate) struct Permit(Option<Arc<HalfOpen>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -118,7 +118,7 @@ impl HalfOpen {
     }
 
     /// Waits for a turn to shake hands.
-    pub async fn turn(self: &Arc<Self>, address: IpAddr) -> Turn {
+    pub async fn turn(self: &Arc<Self>, address: IpAddr) -> Permit {
         let network = network(address);
         let waiting = {
             let mut turns = self.lock_turns();
@@ -137,7 +137,7 @@ impl HalfOpen {
             }
         };
         let turn = match waiting {
-            None => Turn(Some(Arc::clone(self))),
+            None => Permit(Some(Arc::clone(self))),
             Some(waiting) => waiting.await.expect("whoever waits is given a turn, and leaves the queue by that alone"),
         };
         loop {
@@ -152,7 +152,7 @@ impl HalfOpen {
     fn pass_turn(self: &Arc<Self>) {
         loop {
             let Some(next) = self.lock_turns().next() else { return };
-            match next.send(Turn(Some(Arc::clone(self)))) {
+            match next.send(Permit(Some(Arc::clone(self)))) {
                 Ok(()) => return,
                 // It does not wait any more, and whoever comes after it has its turn: not by this one's end.
                 Err(mut turn) => turn.0 = None,
@@ -176,7 +176,7 @@ impl HalfOpen {
 
 impl Turns {
     /// The one that came last from the network after the last one's.
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+    fn next(&mut self) -> Option<oneshot::Sender<Permit>> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let later = self.waiting.range((after, Bound::Unbounded)).next();
         let Some(network) = later.or_else(|| self.waiting.iter().next()).map(|(network, _)| *network) else {
@@ -193,7 +193,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(all) = self.0.take() {
             all.pass_turn();

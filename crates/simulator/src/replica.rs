@@ -71,7 +71,7 @@ pub(crate) struct Parts<S: System> {
 }
 
 /// What a turn came to.
-pub(crate) struct Turn<S: System> {
+pub(crate) struct TurnOutput<S: System> {
     /// What is to be sent.
     pub sends: Vec<(Party, S::Message)>,
     /// What was signed, and is in the world even if nobody hears it.
@@ -84,7 +84,7 @@ pub(crate) struct Turn<S: System> {
     pub failure: Option<String>,
 }
 
-impl<S: System> Turn<S> {
+impl<S: System> TurnOutput<S> {
     /// Signs and takes in what a replica says, or what it says instead when it lies.
     fn say(&mut self, mut written: Written<'_, S::Replica>, lies: Lies<S>, liar: &mut Option<S::Liar>, batch_signer: &mut BatchSigner) {
         let outbox = written.outbox();
@@ -251,8 +251,8 @@ impl<S: System> ReplicaActor<S> {
     }
 
     /// One turn, in any gap of which the process may die. `watch` sees what it hears. Sending is the world's.
-    pub fn turn(&mut self, now: u64, random: &mut Random, watch: impl FnOnce(&[(Party, Verified<S::Message>)])) -> Turn<S> {
-        let mut done = Turn { sends: Vec::new(), signed: Vec::new(), writes: false, died: false, failure: None };
+    pub fn turn(&mut self, now: u64, random: &mut Random, watch: impl FnOnce(&[(Party, Verified<S::Message>)])) -> TurnOutput<S> {
+        let mut done = TurnOutput { sends: Vec::new(), signed: Vec::new(), writes: false, died: false, failure: None };
         let Some(node) = &mut self.node else { return done };
         let local = self.clock.read(now);
         let mut lies = Lies::<S>::default();

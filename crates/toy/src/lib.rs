@@ -10,7 +10,7 @@
 //!   f + 1 say 42 ⇒ Answered { 21, 42 }
 //! ```
 //!
-//! A replica also says unasked, at every thousandth answer, how many it has given. [`Session`] is the toy behind the neutral seam
+//! A replica also says unasked, at every thousandth answer, how many it has given. [`Session`] is the toy behind the engine interface
 //! ([`engine`]).
 //!
 //! Nothing here is linked into any product: only tests depend on this crate.

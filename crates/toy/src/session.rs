@@ -1,4 +1,4 @@
-//! The toy behind the neutral seam: keys are numbers in decimal, and the value of each is its double.
+//! The toy behind the engine interface: keys are numbers in decimal, and the value of each is its double.
 //!
 //! There is nothing to write, so a transaction that writes is refused. Nothing ever changes either, so every transaction that has
 //! read commits, in the place of its timestamp. A read asks every replica and believes what `f + 1` of them say.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use basil::certificate::Proof;
 use basil::{Buffer, Certificate, Decision, Failure, Path, ReadFound, Refusal, Transaction};
-use cataphract::{Ask, BatchedCommit, Failed, Operation, Pool, PoolOptions, Turn, Work};
+use cataphract::{Ask, BatchedCommit, Failed, Operation, Output, Pool, PoolOptions, Work};
 use machine::{Time, Voters};
 use types::{ClientId, ClusterId, Key, Timestamp, Value};
 
@@ -200,19 +200,19 @@ impl World {
 
     pub fn advance(&mut self) {
         let (now, mut clock) = (self.now(), self.clock);
-        let mut turn = Turn::default();
+        let mut out = Output::default();
         let timestamp = || {
             clock += 1;
             Timestamp::new(clock, ClientId(1))
         };
-        self.pool.advance(now, timestamp, &mut turn);
+        self.pool.advance(now, timestamp, &mut out);
         self.clock = clock;
-        self.take(turn);
+        self.take(out);
     }
 
-    fn take(&mut self, turn: Turn) {
-        self.steps.extend(turn.asks.into_iter().map(Step::Asked));
-        for (ticket, outcome) in turn.outcomes {
+    fn take(&mut self, out: Output) {
+        self.steps.extend(out.asks.into_iter().map(Step::Asked));
+        for (ticket, outcome) in out.outcomes {
             let earlier = self.outcomes.insert(ticket, outcome);
             assert!(earlier.is_none(), "{ticket} ended twice");
         }
@@ -225,7 +225,7 @@ impl World {
         }
         let step = self.steps.remove(which % self.steps.len());
         let now = self.now();
-        let mut turn = Turn::default();
+        let mut out = Output::default();
         match step {
             Step::Asked(Ask::Read { batch, timestamp, keys, .. }) => {
                 assert!(!keys.is_empty() && keys.is_sorted_by(|a, b| a < b), "a read names each key once");
@@ -260,11 +260,11 @@ impl World {
                 self.sent.push(transaction);
                 self.steps.push(step);
             }
-            Step::Validated(batch) => self.pool.on_validated(now, batch, &mut turn),
-            Step::Found(batch, result) => self.pool.on_read(now, batch, result, &mut turn),
-            Step::Ended(batch, result) => self.pool.on_ended(now, batch, result, &mut turn),
+            Step::Validated(batch) => self.pool.on_validated(now, batch, &mut out),
+            Step::Found(batch, result) => self.pool.on_read(now, batch, result, &mut out),
+            Step::Ended(batch, result) => self.pool.on_ended(now, batch, result, &mut out),
         }
-        self.take(turn);
+        self.take(out);
     }
 
     pub fn steps(&self) -> usize {

@@ -1,12 +1,12 @@
-//! The pool behind the neutral seam: what a client asks of any engine's pool, in terms of this one.
+//! The pool behind the engine interface: what a client asks of any engine's pool, in terms of this one.
 
 use basil::session::buffer;
 use basil::{Command, Event, Failure, Receipt};
-use engine::{Commit, CommitPath, Committed, NotTaken, PoolCounts, PoolRequest, PoolTurn, Private, ReadMode, Refusal, Request, Response};
+use engine::{Commit, CommitPath, Committed, NotTaken, PoolCounts, PoolOutput, PoolRequest, Private, ReadMode, Refusal, Request, Response};
 use machine::Time;
 use types::Timestamp;
 
-use crate::pool::{Ask, BatchedCommit, Failed, Pool, Turn};
+use crate::pool::{Ask, BatchedCommit, Failed, Output, Pool};
 use crate::work::Work;
 
 impl engine::Pool for Pool {
@@ -24,16 +24,16 @@ impl engine::Pool for Pool {
         Self::withdraw(self, ticket)
     }
 
-    fn advance(&mut self, now: Time, timestamp: &mut dyn FnMut() -> Timestamp, turn: &mut PoolTurn) {
-        neutral(turn, |inner| Self::advance(self, now, timestamp, inner));
+    fn advance(&mut self, now: Time, timestamp: &mut dyn FnMut() -> Timestamp, out: &mut PoolOutput) {
+        neutral(out, |inner| Self::advance(self, now, timestamp, inner));
     }
 
-    fn on_outcome(&mut self, now: Time, batch: u64, outcome: Result<Response, Refusal>, turn: &mut PoolTurn) {
+    fn on_outcome(&mut self, now: Time, batch: u64, outcome: Result<Response, Refusal>, out: &mut PoolOutput) {
         let event = match outcome {
             Ok(Response::Private(private)) => private.take::<Event>().ok(),
             _ => None,
         };
-        neutral(turn, |inner| match event {
+        neutral(out, |inner| match event {
             Some(Event::Read { result, .. }) => self.on_read(now, batch, result, inner),
             Some(Event::Ended { result, .. }) => self.on_ended(now, batch, result, inner),
             Some(Event::Validated { .. }) => self.on_validated(now, batch, inner),
@@ -75,11 +75,11 @@ impl engine::Pool for Pool {
 }
 
 /// Lets the pool do something, and says in neutral terms what came of it.
-fn neutral(turn: &mut PoolTurn, act: impl FnOnce(&mut Turn)) {
-    let mut inner = Turn::default();
+fn neutral(out: &mut PoolOutput, act: impl FnOnce(&mut Output)) {
+    let mut inner = Output::default();
     act(&mut inner);
-    turn.requests.extend(inner.asks.into_iter().map(request));
-    turn.outcomes.extend(inner.outcomes.into_iter().map(|(ticket, outcome)| (ticket, outcome.map(committed).map_err(refusal))));
+    out.requests.extend(inner.asks.into_iter().map(request));
+    out.outcomes.extend(inner.outcomes.into_iter().map(|(ticket, outcome)| (ticket, outcome.map(committed).map_err(refusal))));
 }
 
 /// The session sets the number of the command.
