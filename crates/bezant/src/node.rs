@@ -1,5 +1,6 @@
 //! `bezant node`: one replica, put together from its parts: files, disk, protocol, network, and the HTTP window.
 
+mod executes_with;
 mod has_run;
 mod latest;
 mod wiring;

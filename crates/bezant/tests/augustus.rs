@@ -228,3 +228,31 @@ fn the_room_that_clients_always_have_stays_as_it_was() {
     place.run(&["up"]).expect(0);
     place.run(&["get", "a"]).expect(0).prints("1\n");
 }
+
+#[test]
+fn what_a_client_may_do_never_changes_but_clients_come_and_go() {
+    let place = Place::new();
+    place.init(&["--engine", "augustus"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0);
+    place.run(&["down"]).expect(0);
+    let files =
+        || ["", "s0-r0/", "s0-r1/", "s0-r2/", "s0-r3/", "client/"].map(|folder| place.path(&format!("bezant-data/{folder}cluster.toml")));
+    let first = fs::read_to_string(&files()[0]).expect("made");
+    let change = |text: &str| files().iter().for_each(|path| fs::write(path, text).expect("written"));
+    change(&first.replace("write = [\"\"]", "write = [\"b\"]"));
+    place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("client 1 has other rights").says("under numbers that were never used");
+    // One more, and then it is gone again.
+    let client = first.find("[[client]]").expect("there is one");
+    let key = first[client..].lines().find(|line| line.starts_with("public_key")).expect("it has one");
+    let second = first[client..].replace("number = 1", "number = 2").replace(key, &format!("public_key = \"{}\"", "ab".repeat(32)));
+    change(&format!("{first}\n{second}"));
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "b", "1"]).expect(0);
+    place.run(&["down"]).expect(0);
+    change(&first);
+    place.run(&["up"]).expect(0);
+    place.run(&["get", "b"]).expect(0).prints("1\n");
+    let kept = fs::read_to_string(place.path("bezant-data/s0-r3/executes-with.toml")).expect("kept");
+    assert!(kept.contains("number = 2"), "{kept}");
+}

@@ -272,6 +272,7 @@ mutants! {
     VouchedByFew: "multicast", "one replica's word is enough to vouch for a request";
     VouchesFilled: "multicast", "what clients leave behind takes what room there is for what a replica vouches for";
     SameWantedFirst: "multicast", "what nobody gives a replica it asks for first, each time";
+    DueRepeatedInTurn: "multicast, requests", "what is due is vouched for again in its turn, however much else there is";
     VouchesUnrepeated: "multicast", "what a replica vouches for it says to its leader alone";
     UnbelievedAccepted: "multicast", "a replica accepts a list with requests that nobody vouches for";
     OrderedAgain: "multicast", "a replica accepts what a leader orders twice";

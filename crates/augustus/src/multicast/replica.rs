@@ -590,8 +590,13 @@ impl<A: Application> Replica<A> {
         if !self.is_in_view() {
             self.sign_view_change(outbox);
         }
-        let ids = self.pool.own_vouches(self.vouched_to.take(), BATCH_REQUESTS_MAX);
-        self.vouched_to = ids.get(BATCH_REQUESTS_MAX - 1).copied();
+        // What is due goes first, the longest due before all: its leader is blamed only once enough have said it again.
+        let due = self.pool.due().filter(|id| self.pool.believes(id) && !broken(Mutant::DueRepeatedInTurn));
+        let mut ids: Vec<RequestId> = due.take(BATCH_REQUESTS_MAX / 2).copied().collect();
+        let room = BATCH_REQUESTS_MAX - ids.len();
+        let others = self.pool.own_vouches(self.vouched_to.take(), room);
+        self.vouched_to = others.get(room - 1).copied();
+        ids.extend(others);
         if !ids.is_empty() && !broken(Mutant::VouchesUnrepeated) {
             self.say(&Message::Vouch(ids), outbox);
         }

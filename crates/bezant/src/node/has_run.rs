@@ -82,7 +82,7 @@ impl HasRun {
 }
 
 /// Puts a text in the place of a file, durably: after a crash there is what was there, or all of it.
-fn write(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let next = path.with_extension("next");
     let mut file = File::create(&next)?;
     file.write_all(text.as_bytes())?;

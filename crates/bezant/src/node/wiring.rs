@@ -11,6 +11,7 @@ use engine::Profile;
 use machine::Time;
 use store::{Disk, DiskOptions, Options, Store, StoreError};
 
+use super::executes_with::executes_with;
 use super::{HasRun, Launch, ROOT_CACHE_MAX, Running, owner};
 use crate::evidence::{self, folder_of};
 use crate::failure::{Attempt as _, Failure};
@@ -161,7 +162,7 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
 /// A replica of Augustus on its disk, brought back on a thread that may block.
 async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure> {
     let replica = config.replica;
-    let cluster = config.topology.cluster.clone();
+    let (cluster, executing) = (config.topology.cluster.clone(), executes_with(config)?);
     let structural = match config.topology.structural_locks {
         StructuralLocks::Intervals => augustus::Structural::Intervals,
         StructuralLocks::WholeShard => augustus::Structural::WholeShard,
@@ -173,7 +174,7 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure
     let open = move || {
         let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, Options::default()).map_err(|error| error.to_string())?;
-        let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural };
+        let settings = augustus::Settings { cluster: executing, shard: replica.shard, structural };
         let shard = augustus::Shard::new(settings, replica.index, verifier);
         let now = Time(runtime::clock::wall());
         augustus::Server::open(cluster, replica, augustus::multicast::Options::default(), shard, store, now)

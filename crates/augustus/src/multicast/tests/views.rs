@@ -1,9 +1,9 @@
 //! Leaders that fail or lie are replaced, and what was decided stays decided.
 
-use types::Party;
+use types::{Party, Session};
 
-use super::super::Message;
 use super::super::request::{BATCH_REQUESTS_MAX, RequestId};
+use super::super::{Message, Request, RequestKey};
 use super::world::{CLUSTER, World, key, party, request, without};
 
 const ALL: &[u16] = &[0, 1, 2, 3];
@@ -257,4 +257,26 @@ fn a_claim_that_is_void_is_taken_back() {
     world.ask(&request(2, 2, "c"), &[0, 2, 3]);
     world.run_ms(10_000);
     world.assert_delivered(&[0, 2, 3], vec![key(1, 1), key(2, 1), key(2, 2)]);
+}
+
+/// Clients that lie give each replica requests of its own, which are never due. The leader says nothing.
+#[test]
+fn a_silent_leader_is_replaced_however_much_nobody_else_vouches_for() {
+    // At several points of the time in which all of it is said again.
+    for later_ms in [0, 300, 600, 900] {
+        let mut world = World::new();
+        world.crash(0);
+        for (client, session, number) in (1..=3).flat_map(|client| (1..=4_000).map(move |at| (client, at % 4 + 1, at / 4 + 1))) {
+            for replica in HONEST {
+                let key = RequestKey { session: Session(session), ..key(client, number) };
+                world.ask(&Request { key, payload: vec![u8::try_from(*replica).expect("few")].into() }, &[*replica]);
+            }
+        }
+        world.run_ms(5_000 + later_ms);
+        assert!(HONEST.iter().all(|index| entered(&world, *index) == 0), "nobody else vouches for any of that");
+        let honest = request(4, 1, "a");
+        world.ask(&honest, HONEST);
+        world.run_ms(1_500);
+        assert!(HONEST.iter().all(|index| world.delivered(*index).iter().any(|entry| entry.key == honest.key)), "{later_ms}");
+    }
 }
