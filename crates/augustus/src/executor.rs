@@ -20,8 +20,8 @@ use types::{ClientId, Cluster, Digest, Direction, Key, KeyRange, ShardId, Transa
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
 use crate::limits::{
-    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX,
-    STATE_PAGES_MAX, UNSETTLED_MAX,
+    BATCH_CONFLICT_BYTES_MAX, BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX,
+    RESULT_BYTES_MAX, STATE_PAGES_MAX, UNSETTLED_MAX,
 };
 use crate::locks::{Lock, LockTable, Structural};
 use crate::multicast::message::QUERY_ANSWER_BYTES_MAX;
@@ -57,8 +57,8 @@ pub struct Executor {
     locks: LockTable,
     directory: Directory,
     tree: Tree,
-    /// How many bytes each client's queries have given in this batch.
-    given: BTreeMap<ClientId, usize>,
+    /// How many bytes each client's queries have given in this batch, and what was in the way of its requests.
+    given: BTreeMap<(ClientId, Given), usize>,
     /// The page that is hashed next of those that nobody changes. No part of the state.
     scrubbed: usize,
     /// With so many pages in use it takes no new keys.
@@ -212,22 +212,22 @@ impl Executor {
     /// answers of a batch are there at once.
     fn bounded(&mut self, client: ClientId, reply: Reply) -> Reply {
         let Answer::Voted(id, verdict) = &reply.answer else { return reply };
-        let (bytes, shortened) = match verdict {
-            Verdict::Commit(Some(found)) => (found.iter().map(Found::bytes).sum(), Verdict::Commit(None)),
+        let (given, bytes, max, shortened) = match verdict {
+            Verdict::Commit(Some(found)) => {
+                (Given::Found, found.iter().map(Found::bytes).sum(), BATCH_RESULT_BYTES_MAX, Verdict::Commit(None))
+            }
             Verdict::Abort(AbortReason::Conflict(name, other, Some(transaction))) if !broken(Mutant::ConflictsUnlimited) => {
-                (transaction.encoded().len(), Verdict::Abort(AbortReason::Conflict(*name, *other, None)))
+                let shortened = Verdict::Abort(AbortReason::Conflict(*name, *other, None));
+                (Given::InTheWay, transaction.encoded().len(), BATCH_CONFLICT_BYTES_MAX, shortened)
             }
             Verdict::Commit(None) | Verdict::Abort(_) => return reply,
         };
-        if bytes == 0 {
-            return reply;
+        let given = self.given.entry((client, given)).or_default();
+        if *given + bytes > max && bytes > 0 && !broken(Mutant::BatchUnlimited) {
+            return Reply { answer: Answer::Voted(*id, shortened), ..reply };
         }
-        let given = self.given.entry(client).or_default();
         *given += bytes;
-        match *given <= BATCH_RESULT_BYTES_MAX || broken(Mutant::BatchUnlimited) {
-            true => reply,
-            false => Reply { answer: Answer::Voted(*id, shortened), ..reply },
-        }
+        reply
     }
 
     fn prefetch(&self, batch: &[Ordered]) {
@@ -667,6 +667,13 @@ impl Executor {
         self.clients.forget(client, session, below, &shards, &mut self.directory);
         Reply { answer: Answer::Settled(*statement), statement: None }
     }
+}
+
+/// What a client is given of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Given {
+    Found,
+    InTheWay,
 }
 
 /// Who asks for a vote.

@@ -12,6 +12,8 @@ pub const RANGE_ROWS_MAX: usize = 4_096;
 pub const RESULT_BYTES_MAX: usize = 4 << 20;
 /// The most bytes that the queries of all transactions of one client may give in one batch on one shard: all answers of a batch are there at once.
 pub const BATCH_RESULT_BYTES_MAX: usize = 8 * RESULT_BYTES_MAX;
+/// The most bytes of transactions in the way that one client is shown of a batch: it ends them one after the other.
+pub const BATCH_CONFLICT_BYTES_MAX: usize = 4 << 20;
 /// What each result counts beside its bytes: an answer of many empty values is large, too.
 pub const RESULT_OVERHEAD_BYTES: usize = 16;
 /// Results up to this size are kept with the reply, so that a repeated request finds them again.

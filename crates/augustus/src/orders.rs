@@ -54,6 +54,8 @@ struct Numbers {
     orders: BTreeMap<u64, u64>,
     /// The highest number that each replica has answered.
     heard: BTreeMap<u16, u64>,
+    /// How many orders wait for a number.
+    waiting: usize,
     /// The number under which it asks whether the shard answers again, and when it may be said again.
     probe: Option<(u64, Time)>,
 }
@@ -107,13 +109,14 @@ impl Orders {
 
     /// Whether another transaction may begin at a shard. What ends one that has begun always may.
     pub fn has_room(&self, shard: ShardId) -> bool {
-        let Numbers { last, orders, .. } = &self.shards[usize::from(shard.0)];
-        orders.first_key_value().is_none_or(|(oldest, _)| last - oldest < SPAN_MAX)
+        let Numbers { last, orders, waiting, .. } = &self.shards[usize::from(shard.0)];
+        *waiting == 0 && orders.first_key_value().is_none_or(|(oldest, _)| last - oldest < SPAN_MAX)
     }
 
     pub fn send<U, E>(&mut self, now: Time, Order { number: order, shard, request }: Order, outbox: &mut Outbox<Message, U, E>) {
         let (payload, gives_up_at) = (request.to_bytes().into(), now.after_ms(self.timeout_ms));
         self.under_way.insert(order, UnderWay { shard, number: None, payload, gives_up_at, said: 0, again_at: now });
+        self.shards[usize::from(shard.0)].waiting += 1;
         self.say(now, order, outbox);
     }
 
@@ -122,6 +125,7 @@ impl Orders {
         let numbers = &mut self.shards[usize::from(shard.0)];
         if number.is_none() {
             *number = numbers.next(self.cluster.faults());
+            numbers.waiting -= usize::from(number.is_some());
             numbers.orders.extend(number.map(|number| (number, order)));
         }
         let request = match *number {
@@ -160,7 +164,11 @@ impl Orders {
     /// Enough have answered this order, or nobody waits for it any more.
     pub fn end(&mut self, order: u64) {
         if let Some(UnderWay { shard, number, again_at, .. }) = self.under_way.remove(&order) {
-            number.map(|number| self.shards[usize::from(shard.0)].orders.remove(&number));
+            let numbers = &mut self.shards[usize::from(shard.0)];
+            match number {
+                Some(number) => drop(numbers.orders.remove(&number)),
+                None => numbers.waiting -= 1,
+            }
             self.retries.remove(&(again_at, order));
         }
     }

@@ -1,7 +1,7 @@
 //! What an executor does, request by request.
 
 use augustus::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote, VoteStatement};
-use augustus::limits::{BATCH_RESULT_BYTES_MAX, PENDING_MAX, PENDING_MIN, REPLIES_MAX, SESSIONS_MAX};
+use augustus::limits::{BATCH_CONFLICT_BYTES_MAX, BATCH_RESULT_BYTES_MAX, PENDING_MAX, PENDING_MIN, REPLIES_MAX, SESSIONS_MAX};
 use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Reply, Request, Signed, Structural, Transaction, Unreadable, Verdict};
 use crypto::Signatures;
 use types::{ClientId, Direction, ShardId, Value};
@@ -391,7 +391,7 @@ fn what_is_in_the_way_is_shown_to_each_client_within_bounds() {
     let large = Value::new(vec![7; 500_000]).expect("within the limit");
     let pending = harness.transaction(BOB, 1, 1, vec![Operation::Put(key("a"), large), put("n", "1")]);
     assert_eq!(harness.run(0, &pending).vote(), Vote::Commit);
-    let count = BATCH_RESULT_BYTES_MAX / 500_000;
+    let count = BATCH_CONFLICT_BYTES_MAX / 500_000;
     let meets = |harness: &Harness, client, number| (client, Request::Run(harness.transaction(client, 2, number, vec![put("a", "2")])));
     let mut batch: Vec<_> = (1..=count as u64 + 5).map(|number| meets(&harness, ALICE, number)).collect();
     batch.push(meets(&harness, BOB, 1));

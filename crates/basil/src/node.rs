@@ -224,8 +224,8 @@ impl<M: StorageBackend> Machine for Node<M> {
         }
     }
 
-    fn prefetch(&self, next: &[Verified<Message>]) {
-        self.replica.prefetch(next);
+    fn prefetch(&self, now: Time, from: Party, next: &[Verified<Message>]) {
+        self.replica.prefetch(now, from, next);
     }
 
     fn deadline(&self) -> Option<Time> {

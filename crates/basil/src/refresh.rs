@@ -18,6 +18,8 @@ use types::{ClusterId, Timestamp};
 const REFRESHES_MAX: u32 = 2;
 /// For how long after a commit was asked for it may be tried again, in milliseconds: what took longer is stuck, not late.
 const REFRESH_MS_MAX: u64 = 1_000;
+/// What is older may have been voted down for that, in nanoseconds: half of the default window is twice as long.
+const OLD_NS: u64 = 5_000_000_000;
 /// What refreshes in one instant add up to is far below this, in nanoseconds.
 const NEAR_NS: u64 = 1_000_000;
 
@@ -39,12 +41,13 @@ impl Attempt {
         Self { transaction, dependencies, asked_at: now, refreshes: 0 }
     }
 
-    /// Whether to try again what `aborted` proves to have ended.
+    /// Whether to try again what `aborted` proves to have ended, where the cluster's clock shows `clock`.
     #[must_use]
-    pub fn may_refresh(&self, now: Time, aborted: &Certificate) -> bool {
-        let writes = !self.transaction.writes().is_empty();
-        // Later, whoever only reads has more in the way, not less.
-        self.may_be_tried_later(now) && writes && !self.is_overwritten(aborted)
+    pub fn may_refresh(&self, now: Time, clock: u64, aborted: &Certificate) -> bool {
+        let is_old = clock.saturating_sub(self.transaction.timestamp().time) > OLD_NS;
+        // Later, whoever only reads has more in the way, not less, unless it was voted down for its age.
+        let may_help = !self.transaction.writes().is_empty() || is_old;
+        self.may_be_tried_later(now) && may_help && !self.is_overwritten(aborted)
     }
 
     /// Whether it may be tried once more, if it never takes place as it is.

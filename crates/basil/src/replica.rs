@@ -879,8 +879,11 @@ impl<M: StorageBackend> Machine for Replica<M> {
         self.note_failure(done);
     }
 
-    fn prefetch(&self, next: &[Verified<Message>]) {
-        self.table.prefetch(next.iter().map(|message| &**message));
+    fn prefetch(&self, now: Time, from: Party, next: &[Verified<Message>]) {
+        let Party::Client(client, _) = from else { return self.table.prefetch(next.iter().map(|message| &**message), |_| false) };
+        // What will be refused is not read from the disk.
+        let permission = self.cluster.permission(client).filter(|_| self.may_read_more(now, from).is_ok());
+        self.table.prefetch(next.iter().map(|message| &**message), |key| permission.is_some_and(|permission| permission.may_read(key)));
     }
 
     fn deadline(&self) -> Option<Time> {

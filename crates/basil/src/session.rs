@@ -215,15 +215,15 @@ impl<D: Driver> Session<D> {
     fn refresh(&mut self, now: Time, event: &Event) -> Option<Command> {
         let Event::Ended { operation, result } = event else { return None };
         let Some(UnderWay::Commit(attempt)) = self.under_way.get_mut(operation) else { return None };
+        let clock = self.driver.coordinator().clock()?.read(now);
         let is_tried_again = match result {
-            Ok((certificate, _)) => certificate.decision == Decision::Abort && attempt.may_refresh(now, certificate),
+            Ok((certificate, _)) => certificate.decision == Decision::Abort && attempt.may_refresh(now, clock, certificate),
             Err(Failure::Refused(Refusal::TooOld)) => attempt.may_be_tried_later(now),
             Err(_) => false,
         };
         if !is_tried_again {
             return None;
         }
-        let clock = self.driver.coordinator().clock()?.read(now);
         let timestamp = self.unique_times.after(clock, attempt.transaction.timestamp());
         attempt.refresh(self.cluster, timestamp);
         let (transaction, dependencies) = (attempt.transaction.clone(), attempt.dependencies.clone());
@@ -329,7 +329,11 @@ impl<D: Driver> engine::Session for Session<D> {
             "Transactions prepared at a later timestamp than they began at, as others of the session had used their keys",
             self.moved,
         );
-        out.counter("refreshes", "Times a transaction was voted down and tried again at a later timestamp", self.refreshes);
+        out.counter(
+            "refreshes",
+            "Times a transaction was voted down, or refused for its age, and tried again at a later timestamp",
+            self.refreshes,
+        );
         out.counter("retries", "Requests sent again", counts.retries);
         out.counter("read_escalations", "Reads that had to ask more replicas", counts.read_escalations);
         out.counter(

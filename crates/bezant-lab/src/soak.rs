@@ -84,7 +84,7 @@ pub struct SoakArgs {
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     keys: u64,
     /// The replicas' window: shorter, it takes them less time to be rebuilt
-    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    #[arg(long, value_name = "MS", default_value_t = 20_000)]
     window_ms: u64,
     /// How far ahead of its clock a replica takes timestamps
     #[arg(long, value_name = "MS", default_value_t = 500)]

@@ -187,7 +187,7 @@ pub async fn run(command: &ConfigCommand) -> Result<Done, Failure> {
         ConfigCommand::Apply(args) if args.offline => apply_offline(args),
         ConfigCommand::Apply(args) => apply(args).await,
         ConfigCommand::History(args) => history(args),
-        ConfigCommand::Join(args) => join(args),
+        ConfigCommand::Join(args) => join(args).await,
     }
 }
 
@@ -635,7 +635,26 @@ fn history(args: &HistoryArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
-fn join(args: &JoinArgs) -> Result<Done, Failure> {
+/// Refuses settings that must be the same at all replicas, and are not those of one that runs.
+async fn refuse_other_settings(topology: &Topology, replica: ReplicaId, settings: &Settings) -> Result<(), Failure> {
+    for other in topology.cluster.replicas().filter(|other| *other != replica) {
+        let said = status_of(topology, other).await;
+        for (name, option, own) in
+            [("window_ms", "--window-ms", settings.window_ms), ("time_bound_ms", "--time-bound-ms", settings.time_bound_ms)]
+        {
+            if let Some(value) = said["settings"][name].as_u64().filter(|value| *value != own) {
+                let what = format!("{name} would be {own} at {replica}, and is {value} at {other}: it must be the same at every replica");
+                return Err(Failure::wrong(what).help(format!("say {option} {value}")));
+            }
+        }
+        if !said["settings"].is_null() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn join(args: &JoinArgs) -> Result<Done, Failure> {
     let topology = args.at.topology()?;
     let (cluster, chain) = (&topology.cluster, &topology.chain);
     let key = args.key.join("key");
@@ -643,6 +662,9 @@ fn join(args: &JoinArgs) -> Result<Done, Failure> {
     let replica = cluster.replicas().find(|replica| cluster.replica_key(*replica) == Some(&secret.public()));
     let client = cluster.clients().iter().find(|(_, permission)| permission.public_key == secret.public()).map(|(client, _)| *client);
     let folder = &args.folder;
+    if let Some(replica) = replica {
+        refuse_other_settings(&topology, replica, &args.settings).await?;
+    }
     init::refuse_occupied(folder)?;
     let first = fs::read_to_string(args.at.cluster_toml()).attempt("read the file", args.at.cluster_toml().display())?;
     fs::create_dir_all(folder).attempt("make the folder", folder.display())?;

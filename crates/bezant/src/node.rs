@@ -36,6 +36,7 @@ use crate::mutant;
 use crate::regions::NodeRegions;
 use config::NodeConfig;
 use engine::{Instruction, Misbehavior, Replica};
+pub use executes_with::carry_over;
 use has_run::HasRun;
 pub use latest::FLIP_PATH;
 use latest::Latest;

@@ -198,6 +198,7 @@ fn begin_anew(config: &NodeConfig) -> Result<Option<PathBuf>, Failure> {
         fs::remove_dir_all(&new).attempt("remove what an earlier attempt left", new.display())?;
     }
     node::create_marked_data(config, &new).attempt("make the store", new.display())?;
+    node::carry_over(data, &new).attempt("write", new.display())?;
     let is_empty = fs::read_dir(data).map_or(true, |mut entries| entries.next().is_none());
     let kept =
         (!is_empty).then(|| (1..u32::MAX).map(|number| beside(data, &format!("{LOST}{number}"))).find(|place| !place.exists())).flatten();

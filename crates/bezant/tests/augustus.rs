@@ -245,7 +245,9 @@ fn what_a_client_may_do_never_changes_but_clients_come_and_go() {
     // One more, and then it is gone again.
     let client = first.find("[[client]]").expect("there is one");
     let key = first[client..].lines().find(|line| line.starts_with("public_key")).expect("it has one");
-    let second = first[client..].replace("number = 1", "number = 2").replace(key, &format!("public_key = \"{}\"", "ab".repeat(32)));
+    let second = first[client..]
+        .replace("number = 1", "number = 2")
+        .replace(key, &format!("public_key = \"{}\"", hex::encode(crypto::SecretKey::from_bytes([9; 32]).public())));
     change(&format!("{first}\n{second}"));
     place.run(&["up"]).expect(0);
     place.run(&["put", "b", "1"]).expect(0);
@@ -253,6 +255,6 @@ fn what_a_client_may_do_never_changes_but_clients_come_and_go() {
     change(&first);
     place.run(&["up"]).expect(0);
     place.run(&["get", "b"]).expect(0).prints("1\n");
-    let kept = fs::read_to_string(place.path("bezant-data/s0-r3/executes-with.toml")).expect("kept");
+    let kept = fs::read_to_string(place.path("bezant-data/s0-r3/data/executes-with.toml")).expect("kept");
     assert!(kept.contains("number = 2"), "{kept}");
 }

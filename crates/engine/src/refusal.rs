@@ -30,8 +30,8 @@ pub enum Refusal {
     Conflict,
     /// The transaction's timestamp is older than the replicas remember, or it was taken when too little was known of what time it is there.
     #[error(
-        "the transaction's timestamp is too old: it took longer than the replicas remember, or too few of them said of late what time it is, or \
-         this machine was paused; begin it again"
+        "the transaction's timestamp is too old: too few replicas said of late what time it is, or this machine was paused, or it took longer than \
+         they remember; begin it again"
     )]
     TooOld,
     /// The transaction's timestamp lies too far in the replicas' future.

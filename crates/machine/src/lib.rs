@@ -81,9 +81,10 @@ pub trait Machine: Sized {
     /// Takes one input; writes to its store, and says things into `outbox`.
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>);
 
-    /// These messages are likely to come next, in this order: reads the memory that taking them in will need, for all of them together, so that the CPU
-    /// waits for much of it at a time. It has no other effect, and a driver need not call it. Most machines need little memory.
-    fn prefetch(&self, _next: &[Self::Received]) {}
+    /// These messages of `from` are likely to come next, in this order: reads the memory that taking them in will need, for all of them together, so that
+    /// the CPU waits for much of it at a time, and may have the disk read. It has no other effect, and a driver need not call it. Most machines need little
+    /// memory.
+    fn prefetch(&self, _now: Time, _from: Party, _next: &[Self::Received]) {}
 
     /// A turn has taken all its inputs: writes and says what is better done once for all of them. Most have nothing to add.
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {

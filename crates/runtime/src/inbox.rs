@@ -110,7 +110,7 @@ impl<W> Arrival<W> {
         // What is refused takes next to nothing.
         if self.shown == 0 && !next.is_empty() && come_again_ms.is_none() {
             self.shown = next.len().min(SHOWN_AHEAD);
-            turn.machine().prefetch(&next[..self.shown]);
+            turn.machine().prefetch(now, self.from, &next[..self.shown]);
         }
         self.shown = self.shown.saturating_sub(1);
         match (self.messages.next(), come_again_ms) {
@@ -523,7 +523,7 @@ mod tests {
             outbox.is_for_all = matches!(*message, toy::Message::Ask(number) if number % 2 == 1);
         }
 
-        fn prefetch(&self, next: &[Verified<toy::Message>]) {
+        fn prefetch(&self, _: Time, _: Party, next: &[Verified<toy::Message>]) {
             assert!(self.shown.get() == 0 && (1..=SHOWN_AHEAD).contains(&next.len()), "{} and {}", self.shown.get(), next.len());
             self.shown.set(next.len());
             self.times_shown.set(self.times_shown.get() + 1);

@@ -370,9 +370,7 @@ impl StorageBackend for Disk {
     }
 
     fn read_ahead(&self, keys: &[&Key]) {
-        if !keys.is_empty() {
-            self.base.read_ahead(keys.iter().map(|key| key.as_bytes()));
-        }
+        self.base.read_ahead(keys.iter().map(|key| key.as_bytes()));
     }
 
     fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {

@@ -310,7 +310,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             return Ok(VisitEnd { next: None, looked_at: 0 });
         }
         let (rows, direction) = (rows_between(reader, (low, high), limits)?, reader.direction);
-        self.prefetch_entries(rows.keys.iter().map(|(key, _)| key));
+        self.prefetch(rows.keys.iter().map(|(key, _)| key));
         // What the base table may lack.
         let (low, high) = match direction {
             Direction::Ascending => (low, rows.end.as_ref().or(high)),

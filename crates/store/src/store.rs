@@ -11,7 +11,7 @@ use types::{Direction, Key, Timestamp};
 use self::checkpoints::RunningCheckpoint;
 use crate::deleted::DeletedRanges;
 use crate::journal::Journal;
-use crate::table::{Entry, EntryId, KeyMeta, Table};
+use crate::table::{Absent, Entry, EntryId, KeyMeta, Table};
 use crate::unflushed::Unflushed;
 use crate::versions::{CheckpointNumber, value_memory};
 use crate::{BaseRows, Batch, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
@@ -355,20 +355,27 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         replaced.filter(|version| version.timestamp == timestamp)
     }
 
-    /// Prefetches the entries of `keys`, which are about to be read or written, into the CPU's caches, and has the disk read those that have none. It has no
-    /// other effect.
+    /// Prefetches the entries of `keys`, which are about to be read or written, into the CPU's caches. It has no other effect.
     pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        self.backend.read_ahead(&self.table.prefetch(keys));
-    }
-
-    /// The same of keys whose rows have been read.
-    pub(crate) fn prefetch_entries<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         self.table.prefetch(keys);
     }
 
+    /// The same of keys that are about to be read. Of those that have no entry, and that `from_disk` holds of, the disk reads the rows meanwhile, all of
+    /// them at once.
+    pub fn prefetch_to_read<'a>(&self, keys: impl Iterator<Item = &'a Key>, from_disk: impl Fn(&Key) -> bool) {
+        self.read_ahead(self.table.prefetch(keys), from_disk);
+    }
+
     /// The same, where the newest value of each is about to be read, too.
-    pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        self.backend.read_ahead(&self.table.prefetch_values(keys));
+    pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>, from_disk: impl Fn(&Key) -> bool) {
+        self.read_ahead(self.table.prefetch_values(keys), from_disk);
+    }
+
+    fn read_ahead(&self, mut absent: Absent<'_>, from_disk: impl Fn(&Key) -> bool) {
+        absent.retain(|key| from_disk(key));
+        if !absent.is_empty() {
+            self.backend.read_ahead(&absent);
+        }
     }
 
     /// The `K` of `key`.

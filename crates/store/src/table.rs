@@ -16,6 +16,9 @@ use crate::VersionRef;
 use crate::index::Index;
 use crate::versions::Versions;
 
+/// Keys that have no entry.
+pub(crate) type Absent<'a> = SmallVec<[&'a Key; PREFETCH_STEP]>;
+
 /// What the store's user keeps with a key. The entry of a key stays in memory while this is not empty.
 pub trait KeyMeta: Default {
     /// Whether there is nothing to keep.
@@ -156,21 +159,17 @@ impl<K: KeyMeta> Table<K> {
     }
 
     /// Prefetches the entries of `keys`. One after the other, each would wait for memory; here the waits overlap. Gives those that have none.
-    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> SmallVec<[&'a Key; PREFETCH_STEP]> {
+    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Absent<'a> {
         self.prefetch_with(keys, |_| 0)
     }
 
     /// The same, and their newest values.
-    pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> SmallVec<[&'a Key; PREFETCH_STEP]> {
+    pub fn prefetch_values<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Absent<'a> {
         self.prefetch_with(keys, Entry::touch_value)
     }
 
     /// `touch_more` reads memory that an entry points to.
-    fn prefetch_with<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a Key>,
-        touch_more: impl Fn(&Entry<K>) -> u64,
-    ) -> SmallVec<[&'a Key; PREFETCH_STEP]> {
+    fn prefetch_with<'a>(&self, keys: impl Iterator<Item = &'a Key>, touch_more: impl Fn(&Entry<K>) -> u64) -> Absent<'a> {
         let (mut keys, mut absent) = (keys.peekable(), SmallVec::new());
         while keys.peek().is_some() {
             let hashed = keys.by_ref().take(PREFETCH_STEP).map(|key| (key, self.hash(key.as_bytes())));

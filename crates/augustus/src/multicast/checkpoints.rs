@@ -191,7 +191,8 @@ impl<A: Application> Replica<A> {
             self.log(&Record::Page(page));
         }
         self.let_go_of_views();
-        for (view, signature, _) in self.earlier_views.iter().chain(&self.new_view).cloned().collect::<Vec<_>>() {
+        // The last first, so that it is the one that is entered again.
+        for (view, signature, _) in self.new_view.iter().chain(&self.earlier_views).cloned().collect::<Vec<_>>() {
             self.log(&Record::Entered(view, signature));
         }
         if self.view != self.entered {

@@ -186,7 +186,8 @@ impl<A: Application> Replica<A> {
         let dropped = self.drop_void(&choice, number);
         let is_known = |replica: &Self| replica.earlier_views.iter().chain(&replica.new_view).any(|(known, ..)| *known == view);
         if !is_known(self) {
-            self.earlier_views.push((view.clone(), signature.clone(), choice.clone()));
+            // Of those of one view that would do, the first that was known stays: a leader that lies can sign any number.
+            self.earlier_views.insert(0, (view.clone(), signature.clone(), choice.clone()));
             self.let_go_of_views();
             if is_known(self) && !broken(Mutant::EnteredUnlogged) {
                 self.log(&Record::Entered(view, signature));

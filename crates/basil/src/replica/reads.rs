@@ -49,7 +49,7 @@ impl<M: StorageBackend> Replica<M> {
         let mut shown = Shown::default();
         for (place, key) in keys.iter().enumerate() {
             if place % PREFETCHED_KEYS == 0 {
-                self.table.store.prefetch_values(keys[place..].iter().take(PREFETCHED_KEYS));
+                self.table.store.prefetch_values(keys[place..].iter().take(PREFETCHED_KEYS), |_| true);
             }
             let (committed, prepared_last) = self.table.newest_before(key, timestamp, |committed| committed.to_version())?;
             results.push(self.show(from, committed, prepared_last, &mut shown));

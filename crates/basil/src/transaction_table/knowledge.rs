@@ -23,7 +23,8 @@ const READ_BYTES_MAX: usize = 64 << 20;
 impl<M: StorageBackend> TransactionTable<M> {
     /// Looks up all that Algorithm 1 needs to judge `transaction`.
     pub fn knowledge(&mut self, transaction: &Transaction) -> Result<TableKnowledge<'_, M>, StoreError> {
-        self.store.prefetch(transaction.keys());
+        self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
+        self.store.prefetch_to_read(transaction.reads().iter().map(|read| &read.key), |_| true);
         let timestamp = transaction.timestamp();
         let mut newest = SmallVec::with_capacity(transaction.reads().len());
         let read_before = self.store.base_table_read_bytes();

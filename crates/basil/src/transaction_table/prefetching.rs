@@ -20,8 +20,8 @@ use crate::transaction_state::TransactionState;
 const KEYS_MAX: usize = 256;
 
 impl<M: StorageBackend> TransactionTable<M> {
-    /// What these messages will need, if they are reads, new transactions, or how transactions ended.
-    pub fn prefetch<'a>(&self, next: impl Iterator<Item = &'a Message>) {
+    /// What these messages will need, if they are reads, new transactions, or how transactions ended: also from the disk, of keys that `from_disk` holds of.
+    pub fn prefetch<'a>(&self, next: impl Iterator<Item = &'a Message>, from_disk: impl Fn(&Key) -> bool) {
         let (mut entered, mut ended) = (SmallVec::<[&Transaction; TOGETHER]>::new(), SmallVec::<[TransactionId; TOGETHER]>::new());
         let mut read: SmallVec<[&Key; TOGETHER]> = SmallVec::new();
         for message in next {
@@ -35,10 +35,12 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         self.states.prefetch_places(entered.iter().map(|transaction| transaction.id()));
         let ended = self.states.prefetch(&ended);
-        self.store.prefetch(entered.iter().flat_map(|transaction| transaction.keys()).chain(written_by(&ended)).take(KEYS_MAX));
-        let written = entered.iter().flat_map(|transaction| transaction.writes()).map(|write| &write.key);
-        self.read_timestamps.prefetch(read.iter().copied().chain(written).take(KEYS_MAX));
-        self.store.prefetch_values(read.into_iter());
+        let written = || entered.iter().flat_map(|transaction| transaction.writes()).map(|write| &write.key);
+        self.store.prefetch(written().chain(written_by(&ended)).take(KEYS_MAX));
+        let read_by = entered.iter().flat_map(|transaction| transaction.reads()).map(|read| &read.key);
+        self.store.prefetch_to_read(read_by.take(KEYS_MAX), &from_disk);
+        self.read_timestamps.prefetch(read.iter().copied().chain(written()).take(KEYS_MAX));
+        self.store.prefetch_values(read.into_iter(), from_disk);
     }
 
     /// What taking these records back will need.
@@ -121,7 +123,7 @@ mod tests {
             (states, table.tracked(), table.store.statistics().cache_bytes, table.readers_of(&key(3)))
         };
         let before = shown(&table);
-        table.prefetch(messages.iter());
+        table.prefetch(messages.iter(), |_| true);
         let mut records: Vec<Record> = known.iter().map(|known| Record::Voted { transaction: known.clone(), vote: Vote::Commit }).collect();
         records.extend(known.iter().chain([&new]).map(|known| Record::Decided {
             transaction: None,

@@ -45,6 +45,11 @@ impl HasRun {
         Err(StoreError::Unused { location: self.data.display().to_string(), used: self.file.display().to_string() })
     }
 
+    /// Whether it is known that this replica has run.
+    pub fn is_noted(&self) -> bool {
+        self.is_there().unwrap_or(true)
+    }
+
     /// Writes the file, durably, where it is not there. A folder that cannot be written to does without.
     pub fn keep(&self) {
         let written = self.is_there().map_err(|error| error.to_string()).and_then(|is_there| match is_there {
