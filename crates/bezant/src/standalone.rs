@@ -85,7 +85,9 @@ fn make_key(file: Option<&Path>) -> Result<Done, Failure> {
 
 fn failure(error: &StartError) -> Failure {
     match error {
-        StartError::ListenForPeers { .. } | StartError::Peers(_) | StartError::MyId { .. } => Failure::wrong(error.to_string()),
+        StartError::ListenForPeers { .. } | StartError::Peers(_) | StartError::MyId { .. } | StartError::OtherVoters { .. } => {
+            Failure::wrong(error.to_string())
+        }
         StartError::Listen { .. } => Failure::wrong(error.to_string()).help("stop what listens there, or take another clientPort"),
         _ => Failure::failed(error.to_string()),
     }

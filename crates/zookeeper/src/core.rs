@@ -55,6 +55,14 @@ pub enum StartError {
     Peers(#[from] PeersError),
     #[error("{}: {why}", path.display())]
     MyId { path: PathBuf, why: String },
+    #[error(
+        "{}: the servers that decide were {before} when this server first ran, and are {now} now: which they are cannot change yet; give a server that \
+         takes another's place its number",
+        path.display()
+    )]
+    OtherVoters { path: PathBuf, before: String, now: String },
+    #[error("cannot keep which servers decide in {}: {source}", path.display())]
+    Voters { path: PathBuf, source: io::Error },
     #[error("cannot listen for the other servers on {host}:{port}: {source}; quorumListenOnAllIPs=true listens on every address")]
     ListenForPeers { host: String, port: u16, source: io::Error },
     #[error("the system gives no threads: {0}")]

@@ -5,8 +5,10 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +22,7 @@ use tokio::task::JoinSet;
 use types::{Party, ReplicaId, ShardId};
 
 use crate::clients::{Clients, Told};
-use crate::config::{Config, EnsembleConfig};
+use crate::config::{Config, EnsembleConfig, ServerConfig};
 use crate::connection::{Counters, Event};
 use crate::core::{Drive, StartError, last_words, measured, now_of, sleep_for, time_of, time_since};
 use crate::drill;
@@ -28,6 +30,7 @@ use crate::durable::{DurableMember, End, Offer, Part};
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
 use crate::measure::Walks;
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
+use crate::storage::{LOG, PARTIAL, VOTERS};
 
 /// The other servers.
 pub(crate) struct Others {
@@ -46,6 +49,7 @@ impl Others {
             path: config.data.join("myid"),
             why: format!("it says {id}, and the file has no server.{id} line"),
         })?;
+        keep_voters(&config.data, config.log.join(LOG).exists(), &servers)?;
         if let (None, Some((address, port))) = (config.listen, own.client) {
             config.listen = Some(SocketAddr::new(address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), port));
         }
@@ -63,6 +67,30 @@ impl Others {
         let names = servers.iter().map(|server| format!("server {}", server.id)).collect();
         let part = Part { me, voters, id, timeout_ms: ensemble.timeout_ms, names };
         Ok((Self { part, links, heard }, peers.start(listener)))
+    }
+}
+
+/// Servers go by their places among those that decide, in their logs and in what they say. So one that has run remembers which those are, and does not start
+/// among others: it would take them for servers that have lost their disks, and no leader would ever come.
+fn keep_voters(data: &Path, has_run: bool, servers: &[ServerConfig]) -> Result<(), StartError> {
+    let path = data.join(VOTERS);
+    let deciding = servers.iter().filter(|server| !server.observes).map(|server| server.id.to_string());
+    let now = deciding.collect::<Vec<_>>().join(", ");
+    match fs::read_to_string(&path) {
+        Ok(before) if has_run && before.trim() != now => Err(StartError::OtherVoters { path, before: before.trim().to_owned(), now }),
+        Ok(before) if before.trim() == now => Ok(()),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StartError::Voters { path, source }),
+        Ok(_) | Err(_) => {
+            let partial = data.join(format!("{VOTERS}-{PARTIAL}"));
+            let write = || {
+                let mut file = File::create(&partial)?;
+                file.write_all(format!("{now}\n").as_bytes())?;
+                file.sync_all()?;
+                fs::rename(&partial, &path)?;
+                File::open(data)?.sync_all()
+            };
+            write().map_err(|source| StartError::Voters { path: path.clone(), source })
+        }
     }
 }
 

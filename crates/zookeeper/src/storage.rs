@@ -78,6 +78,8 @@ pub(crate) const SNAPSHOTS: &str = "sentinel-snapshots";
 pub(crate) const PARTIAL: &str = "partial";
 /// In the folder of snapshots: says that a log was begun.
 const LOG_BEGUN: &str = "log-begun";
+/// In the `dataDir`, of one of several servers: which of them decide.
+pub(crate) const VOTERS: &str = "sentinel-voters";
 /// Where ZooKeeper keeps its own.
 pub(crate) const ZOOKEEPER: &str = "version-2";
 

@@ -94,3 +94,27 @@ fn what_a_turn_says_has_a_bound_within_a_batch_too_and_the_next_turn_goes_on() {
     assert!(all.iter().all(|said| *said <= TURN_ANSWER_BYTES_MAX + (2 << 20)), "{all:?} bytes are said");
     assert!(all.len() == 4 && all.iter().sum::<usize>() >= 32 << 20, "{all:?}");
 }
+
+#[test]
+fn a_server_that_has_run_starts_only_among_those_that_decided_then() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = |id: u8, observes: bool| ServerConfig {
+        id,
+        host: "localhost".to_owned(),
+        port: 2888,
+        observes,
+        public_key: [id; 32],
+        client: None,
+    };
+    let three = [1, 2, 3].map(|id| server(id, false));
+    let keep = |has_run: bool, servers: &[ServerConfig]| keep_voters(folder.path(), has_run, servers);
+    keep(false, &[server(5, false)]).expect("it has not run");
+    keep(false, &three).expect("it has not run");
+    keep(true, &three).expect("they are the same");
+    let with_observer: Vec<ServerConfig> = three.iter().cloned().chain([server(9, true)]).collect();
+    keep(true, &with_observer).expect("one that observes decides nothing");
+    let others = [2, 3, 4].map(|id| server(id, false));
+    let refused = keep(true, &others).expect_err("one took another's place under another number").to_string();
+    assert!(refused.contains("were 1, 2, 3 when") && refused.contains("are 2, 3, 4 now"), "{refused}");
+    keep(true, &three).expect("they are the same again");
+}
