@@ -112,7 +112,7 @@ const BANNED_BY_NAME: &[(&str, &str)] = &[
 /// The one exception: `crypto` draws secret keys, and the weights by which it checks many signatures at once; never in a step.
 const DRAWS_KEYS: (&str, &str) = ("crypto", "getrandom");
 
-/// The crates of engines. Everybody else uses the seam in `engine`.
+/// The crates of engines. Everybody else uses the engine interface, `engine`.
 const ENGINES: &[&str] = &["basil", "cataphract", "augustus", "sentinel"];
 
 /// Who may name an engine: engines, the wiring, and what tries and measures engines. Of a crate with a list of files, only those may.
@@ -336,7 +336,7 @@ fn check_engine_names(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(Str
         let files = MAY_NAME_ENGINES.iter().find(|(who, _)| who == name).map(|(_, files)| *files);
         let depends = |engine: &&&str| member.dependencies.iter().any(|dependency| dependency.name == **engine);
         if let Some(engine) = ENGINES.iter().find(depends).filter(|_| files.is_none()) {
-            breaches.push(format!("`{name}` depends on `{engine}`: only wiring may; use the seam in `engine`"));
+            breaches.push(format!("`{name}` depends on `{engine}`: only wiring may; use the engine interface, `engine`"));
         }
         if WITHOUT_ENGINES.contains(&name.as_str()) {
             // Their tests may not link clients that cheat, either; who depends on an engine has been named.
@@ -354,7 +354,7 @@ fn check_engine_names(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(Str
             let names = |line| names_engine(line).or_else(|| spells_engine(line).filter(|_| !may_spell));
             let named = text.lines().enumerate().find_map(|(at, line)| Some((at + 1, names(line)?)));
             if let Some((line, engine)) = named.filter(|_| !files.unwrap_or_default().contains(&file.as_str())) {
-                breaches.push(format!("`{name}` names `{engine}` in {file}:{line}: only wiring may; use the seam in `engine`"));
+                breaches.push(format!("`{name}` names `{engine}` in {file}:{line}: only wiring may; use the engine interface, `engine`"));
             }
         }
     }
@@ -534,10 +534,10 @@ mod tests {
     #[test]
     fn who_names_an_engine_outside_the_wiring_is_a_breach() {
         let found = naming("client -> engine basil", "src/lib.rs", "");
-        assert_eq!(found, ["`client` depends on `basil`: only wiring may; use the seam in `engine`"]);
+        assert_eq!(found, ["`client` depends on `basil`: only wiring may; use the engine interface, `engine`"]);
         assert_eq!(naming("client -> basil*", "src/lib.rs", "").len(), 1, "nor in its tests");
         let found = naming("client -> engine", "src/pool.rs", "use engine::Pool;\nuse cataphract::Pool as Other;\n");
-        assert_eq!(found, ["`client` names `cataphract` in src/pool.rs:2: only wiring may; use the seam in `engine`"]);
+        assert_eq!(found, ["`client` names `cataphract` in src/pool.rs:2: only wiring may; use the engine interface, `engine`"]);
         assert_eq!(naming("client ->", "src/lib.rs", "// As basil::Session does.\nlet x = conformance::basil::X;\n"), Vec::<String>::new());
         assert_eq!(naming("bezant-client -> basil", "src/lib.rs", "use basil::Session;"), Vec::<String>::new());
     }
@@ -545,11 +545,11 @@ mod tests {
     #[test]
     fn code_that_depends_on_an_engines_name_is_a_breach() {
         let found = naming("bench -> client", "src/lib.rs", "\nif engine.name == \"augustus\" {");
-        assert_eq!(found, ["`bench` names `augustus` in src/lib.rs:2: only wiring may; use the seam in `engine`"]);
+        assert_eq!(found, ["`bench` names `augustus` in src/lib.rs:2: only wiring may; use the engine interface, `engine`"]);
         assert_eq!(naming("bench -> client", "src/lib.rs", "run(\"augustus-a\"); // not \"basil\""), Vec::<String>::new());
         assert_eq!(naming("bezant -> basil", "tests/cli.rs", "[\"--engine\", \"augustus\"]"), Vec::<String>::new());
         let found = naming("store -> types", "src/error.rs", "    \"A replica of Basil that is started again\",");
-        assert_eq!(found, ["`store` names `basil` in src/error.rs:1: only wiring may; use the seam in `engine`"]);
+        assert_eq!(found, ["`store` names `basil` in src/error.rs:1: only wiring may; use the engine interface, `engine`"]);
         assert_eq!(naming("bezant -> basil", "src/lib.rs", "bezant init three --engine sentinel\\n\\"), Vec::<String>::new());
     }
 

@@ -102,7 +102,7 @@ fn nobodys_key(client: ClientId) -> [u8; 32] {
 
 fn refused(what: &str, path: &Path) -> Failure {
     Failure::wrong(format!("cluster.toml has changed in what a cluster of this engine cannot change: {what}")).at(path.display()).help(
-        "undo that; clients may be taken out, and added with other rights under numbers that were never used (docs/protocols/augustus.md)",
+        "undo that; clients may be taken out, and added with other rights under numbers that were never used (the engine's page of the documentation says why)",
     )
 }
 
