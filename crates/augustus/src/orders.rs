@@ -270,13 +270,11 @@ mod tests {
             let number = |(_, message)| if let Message::Request(request) = message { request.key.number } else { panic!("{message:?}") };
             std::mem::take(&mut outbox.sends).into_iter().step_by(4).map(number).collect()
         };
-        let (mut now, mut order, mut highest) = (Time(0), 0, 0);
+        let order = |number| Order { number, shard: ShardId(0), request: Asked::Settle { session: 1, below: 0 } };
+        let (mut now, mut highest) = (Time(0), 0);
         // Longer than the numbers would last.
-        for _ in 0..40 {
-            for _ in 0..40 {
-                order += 1;
-                orders.send(now, Order { number: order, shard: ShardId(0), request: Asked::Settle { session: 1, below: 0 } }, &mut outbox);
-            }
+        for round in 0..40 {
+            (0..40).for_each(|at| orders.send(now, order(40 * round + at), &mut outbox));
             now = now.after_ms(10_000);
             while orders.deadline().is_some_and(|at| at <= now) {
                 orders.on_tick(now, &mut outbox);
@@ -285,12 +283,9 @@ mod tests {
             assert!(highest <= WINDOW, "no replica takes {highest}");
         }
         assert_eq!(highest, WINDOW);
-        let waiting = |orders: &mut Orders, outbox: &mut Outbox<Message, (), ()>, now| {
-            order += 1;
-            orders.send(now, Order { number: order, shard: ShardId(0), request: Asked::Settle { session: 1, below: 0 } }, outbox);
-        };
-        let mut waiting = waiting;
-        waiting(&mut orders, &mut outbox, now);
+        assert!(orders.has_room(ShardId(0)), "nothing is under way");
+        orders.send(now, order(1_600), &mut outbox);
+        assert!(!orders.has_room(ShardId(0)), "one waits for a number");
         // One that lies says that it has delivered that.
         let answer: Bytes = Answer::Refused(crate::request::Refusal::Unknown).to_bytes().into();
         let hear = |orders: &mut Orders, index| {
@@ -304,5 +299,6 @@ mod tests {
         now = now.after_ms(2_000);
         orders.on_tick(now, &mut outbox);
         assert_eq!(said(&mut outbox), [WINDOW + 1], "it has a number now");
+        assert!(orders.has_room(ShardId(0)));
     }
 }

@@ -4,7 +4,8 @@
 //! Applications take `bezant-client`, which adds [`Client`]'s way in: it reads the cluster's folder and starts the session of the
 //! engine that `cluster.toml` names. [`Client::start`] takes any [`engine::Session`]; the crate's wiring, tests and experiments
 //! use it. [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many
-//! transactions at once lets a [`Pool`] join them.
+//! transactions at once lets a [`Pool`] join them. In an application, write `bezant_client::` where the examples here say `client::` or `types::`: that crate
+//! re-exports all of it.
 
 mod admission;
 mod client;
