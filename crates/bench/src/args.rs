@@ -167,6 +167,9 @@ pub struct BenchArgs {
     /// Which part of the operations are reads, from 0 to 1 (ycsb-a to e, write-*, read-heavy); by default as the workload says
     #[arg(long, value_name = "SHARE")]
     pub read_share: Option<f64>,
+    /// How many of the latest keys may be read, so that tables of other sizes are read alike (ycsb-d); by default all
+    #[arg(long, value_name = "N")]
+    pub recent: Option<u64>,
     /// How often each kind of transaction comes (smallbank)
     #[arg(long, value_enum, default_value_t = MixArg::Oltpbench)]
     pub mix: MixArg,

@@ -58,7 +58,7 @@ impl BenchArgs {
             WorkloadName::YcsbC => self.point("ycsb-c", self.drawn(1.0), KEYS_YCSB)?,
             WorkloadName::YcsbD => {
                 let keys = self.keys_or(KEYS_YCSB);
-                let law = zipf(keys, self.zipf.unwrap_or(ZIPF_YCSB))?;
+                let law = zipf(self.recent.unwrap_or(keys).clamp(1, keys.max(1)), self.zipf.unwrap_or(ZIPF_YCSB))?;
                 let mix = Mix::Latest { operations: self.ops, read_share: self.read_share.unwrap_or(0.95), law };
                 self.point("ycsb-d", mix, KEYS_YCSB)?
             }
@@ -267,6 +267,9 @@ mod tests {
         assert_eq!(self::settings("augustus-a --multi-shard 0.4")["multi_shard"], json!(0.4));
         assert_eq!(self::settings("ro-u --ops 24")["reads"], json!(24));
         assert_eq!(self::settings("ycsb-b --read-share 0.3")["read_share"], json!(0.3));
+        let recent = self::settings("ycsb-d --keys 5000 --recent 1000");
+        assert_eq!((&recent["keys"], &recent["recent"]), (&json!(5_000), &json!(1_000)));
+        assert_eq!(self::settings("ycsb-d --keys 5000")["recent"], json!(5_000));
         assert_eq!(self::settings("rw-u --scale 0.01")["keys"], json!(100_000));
         let smallbank = self::settings("smallbank --scale 0.01 --mix artifact");
         assert_eq!((&smallbank["keys"], &smallbank["hot"], &smallbank["mix"]), (&json!(10_000), &json!(10), &json!("artifact")));

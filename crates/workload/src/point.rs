@@ -178,8 +178,9 @@ impl Point {
         if operations == 0 || operations > OPERATIONS_MAX {
             return Err(Error::Settings(format!("a transaction needs from 1 to {OPERATIONS_MAX} operations, not {operations}")));
         }
-        if keys as u64 > table.count() {
-            return Err(Error::Settings(format!("{keys} different keys a transaction cannot come from {} keys", table.count())));
+        let drawn_from = if let Mix::Latest { law, .. } = &mix { law.ranks().min(table.count()) } else { table.count() };
+        if keys as u64 > drawn_from {
+            return Err(Error::Settings(format!("{keys} different keys a transaction cannot come from {drawn_from} keys")));
         }
         if let Some(share) = mix.share()
             && !(0.0..=1.0).contains(&share)
@@ -391,6 +392,7 @@ impl Workload for Point {
                 settings.insert("operations", json!(operations));
                 settings.insert("read_share", json!(read_share));
                 settings.insert("distribution", json!(format!("latest, zipf {}", law.exponent())));
+                settings.insert("recent", json!(law.ranks()));
             }
             Mix::Scan { scan_share, rows_min, rows_max, .. } => {
                 settings.insert("scan_share", json!(scan_share));
@@ -619,6 +621,8 @@ mod tests {
         let refused = |mix, keys| point(mix, keys).expect_err("no workload").to_string();
         assert!(refused(Mix::Drawn { operations: 0, read_share: 1.0 }, 10).contains("from 1 to"));
         assert!(refused(Mix::Drawn { operations: 11, read_share: 1.0 }, 10).contains("11 different keys"));
+        let latest = Mix::Latest { operations: 10, read_share: 0.5, law: Zipf::new(9, 0.99).expect("a law") };
+        assert!(refused(latest, 1_000).contains("10 different keys a transaction cannot come from 9"));
         assert!(refused(Mix::Drawn { operations: 2, read_share: 1.5 }, 10).contains("from 0 to 1"));
         assert!(refused(Mix::Modify { operations: 501, write_share: 1.0 }, 1_000).contains("from 1 to"));
         assert!(refused(Mix::Fixed { reads: usize::MAX, writes: 2, write_keys: WriteKeys::Others }, 10).contains("from 1 to"));
