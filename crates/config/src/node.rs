@@ -80,7 +80,7 @@ impl Default for Settings {
         Self {
             batch_max: 64,
             time_bound_ms: 500,
-            window_ms: 20_000,
+            window_ms: 10_000,
             janitor_timeout_ms: 1_000,
             abandoned_per_second: 50,
             cache_bytes: 512 << 20,

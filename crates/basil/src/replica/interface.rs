@@ -59,7 +59,7 @@ impl Default for ReplicaOptions {
     fn default() -> Self {
         Self {
             time_bound_ms: 500,
-            window_ms: 20_000,
+            window_ms: 10_000,
             clock_good_ms: CoordinatorOptions::default().clock_good_ms,
             janitor_timeout_ms: 1_000,
             authorship_wait_ms: 2_000,

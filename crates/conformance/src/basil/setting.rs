@@ -83,7 +83,7 @@ impl BasilSetting {
 fn draw_replica_options(random: &mut Random) -> ReplicaOptions {
     let is_small = random.chance(500);
     ReplicaOptions {
-        window_ms: if is_small { random.pick(&[8_000, 15_000]) } else { 20_000 },
+        window_ms: if is_small { random.pick(&[8_000, 15_000]) } else { 10_000 },
         janitor_timeout_ms: random.pick(&[250, 1_000]),
         authorship_wait_ms: random.pick(&[400, 2_000]),
         checkpoint_ms: if is_small { random.pick(&[200, 1_000]) } else { 5_000 },
