@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use client::{Client, Error as ClientError};
+use client::{Client, Error as ClientError, Refusal};
 use tokio::task::JoinSet;
 use types::{Key, Value};
 
 use crate::chain::Chain;
 use crate::content::Content;
-use crate::take::{Pages, last_key};
+use crate::take::last_key;
 use crate::{Error, Progress, Summary};
 
 /// How many rows are written in one transaction, at most, and how many bytes before another row.
@@ -18,6 +18,8 @@ const BYTES_A_TRANSACTION: usize = 512 << 10;
 const IN_FLIGHT: usize = 8;
 /// How often one is tried: it may be done twice.
 const TRIES: u32 = 5;
+/// The most rows that are asked for at once.
+const PAGE_ROWS_MAX: usize = 4_000;
 
 /// What was restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,10 +99,54 @@ async fn write(client: Client, rows: Vec<(Key, Value)>) -> Result<(), ClientErro
 
 /// The digest of all rows that a cluster holds now, in which nobody writes.
 async fn content(client: &Client, progress: Progress<'_>) -> Result<String, Error> {
-    let (mut pages, mut content) = (Pages::new(client, None), Content::default());
+    let (mut pages, mut content) = (Pages::new(client), Content::default());
     while let Some(rows) = pages.next().await? {
         rows.iter().for_each(|(key, value)| content.add(key, value));
         progress(content.rows());
     }
     Ok(content.digest())
+}
+
+/// All rows of a database to which nobody writes, a page at a time, in the order of their keys.
+struct Pages<'a> {
+    client: &'a Client,
+    /// The first key that was not read; nothing when all were.
+    low: Option<Key>,
+    rows_max: usize,
+}
+
+impl<'a> Pages<'a> {
+    fn new(client: &'a Client) -> Self {
+        Self { client, low: Some(Key::default()), rows_max: PAGE_ROWS_MAX }
+    }
+
+    /// The next page; nothing after the last. None is empty.
+    async fn next(&mut self) -> Result<Option<Vec<(Key, Value)>>, Error> {
+        while let Some(low) = self.low.clone() {
+            let last = last_key();
+            let rows = if low == last {
+                let value = self.client.begin_read_only().get(last.clone()).await?;
+                value.map(|value| (last, value)).into_iter().collect()
+            } else {
+                match self.client.begin_read_only().scan(low, last.clone(), self.rows_max).await {
+                    Ok(rows) => rows,
+                    Err(ClientError::Refused(Refusal::AnswerTooLarge)) if self.rows_max > 1 => {
+                        self.rows_max = (self.rows_max / 8).max(1);
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            self.rows_max = (self.rows_max * 2).min(PAGE_ROWS_MAX);
+            self.low = match rows.last() {
+                Some((key, _)) => key.successor(),
+                // Only the last key of all is left.
+                None => self.low.take().filter(|low| *low < last_key()).map(|_| last_key()),
+            };
+            if !rows.is_empty() {
+                return Ok(Some(rows));
+            }
+        }
+        Ok(None)
+    }
 }

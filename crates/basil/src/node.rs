@@ -341,6 +341,8 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             .in_status("store.paced_seconds");
         out.gauge("store_cache_bytes", "Memory of the row cache", store.cache_bytes).in_status("store.cache_bytes");
         out.gauge("store_journal_bytes", "Size of the journal", store.journal_bytes).in_status("store.journal_bytes");
+        let help = "Moments of the past that are kept on disk, as somebody reads them page by page";
+        out.gauge("store_kept_moments", help, store.kept_moments as u64).in_status("store.kept_moments");
         out.state("watermark", "What is older is decided and may be forgotten", self.replica.store().watermark().time);
     }
 

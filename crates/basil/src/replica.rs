@@ -2,7 +2,7 @@
 //!
 //! This file has a transaction's whole way at a replica: which message goes where, the vote (ST1, §4.2), the logged decision
 //! (ST2), and the conclusion (§4.3). Algorithm 1 itself is in [`crate::check`], and what the replica knows in
-//! `transaction_table.rs`. The folder has the rest: `reads` (§4.1) and `scans`; `recovery` and `stall_detector` (§5); `admission`, which
+//! `transaction_table.rs`. The folder has the rest: `reads` (§4.1), `scans` and `past_readers`; `recovery` and `stall_detector` (§5); `admission`, which
 //! limits what is taken in and shown, `client_limits` and `held_off`; and what a finite memory and journal require: `housekeeping`, `restart`,
 //! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by
 //! [`catch_up`], whoever lost its disk comes back by [`rebuild`], and whoever was put back to an older copy of it stops (`older_copy`).
@@ -17,6 +17,7 @@ mod housekeeping;
 mod interface;
 mod older_copy;
 pub mod orphan_resolution;
+mod past_readers;
 mod reads;
 pub mod rebuild;
 mod recovery;
@@ -44,6 +45,7 @@ use self::held_off::HeldOff;
 use self::housekeeping::Sweep;
 use self::older_copy::OlderCopy;
 use self::orphan_resolution::{Answer, StatusQueries};
+use self::past_readers::PastReaders;
 use self::rebuild::Rebuild;
 use self::stall_detector::StallTimers;
 use crate::certificate::{Certificate, Decision, SignedVote, Vote, VoteStatement, logging_shard};
@@ -83,6 +85,8 @@ pub struct Replica<M: StorageBackend> {
     liars: BTreeMap<ClientId, [u8; 32]>,
     /// Requests that came before their time.
     early: EarlyRequests,
+    /// Who reads the past page by page.
+    past_readers: PastReaders,
     /// Keys whose writers were held off by readers of late.
     held_off: HeldOff,
     /// What others have said of old transactions that this replica holds undecided.

@@ -28,8 +28,8 @@ pub enum BackupCommand {
         \x20 bezant backup take monday.backup --cluster bezant-data\n\
         \x20 bezant backup take tuesday.backup --since monday.backup\n\
         \x20 bezant backup take wednesday.backup --since monday.backup --since tuesday.backup\n\n\
-        All rows are of one moment, and each is what enough replicas agree on; transactions go on meanwhile. The replicas must keep what was there\n\
-        for as long as it takes: window_ms in their node.toml. The file holds everything that the database held: keep it as you keep that.")]
+        All rows are of one moment, and each is what enough replicas agree on; transactions go on meanwhile. The replicas keep what was there until it\n\
+        is read, which takes room on their disks. The file holds everything that the database held: keep it as you keep that.")]
     Take(TakeArgs),
     /// Checks that a backup is whole; with those of what has changed, that they follow one another. It asks nobody
     #[command(after_help = "Example:\n\
@@ -164,7 +164,7 @@ impl From<Error> for Failure {
         let said = error.to_string();
         match error {
             Error::Client(ClientError::Refused(Refusal::NotKept { .. })) => Self::wrong(said)
-                .help("reading everything took longer than the replicas keep what was there: raise window_ms in every replica's node.toml"),
+                .help("too few replicas still have what was there when it began, as after some were started again: take it again"),
             Error::Client(error) => error.into(),
             Error::File { path, error } if error.kind() == ErrorKind::AlreadyExists => occupied(&path),
             Error::File { error, .. } if error.kind() == ErrorKind::NotFound => Self::wrong(said),

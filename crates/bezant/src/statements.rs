@@ -76,8 +76,8 @@ pub struct ScanArgs {
     /// From the end of the range: the highest key first
     #[arg(long)]
     reverse: bool,
-    /// All of them, however many, as of one moment, printed as they come (with --json an object a line); it has to end within the replicas' `window_ms`, 20 s unless it was
-    /// changed. Only where the engine reads the past
+    /// All of them, however many, as of one moment, printed as they come (with --json an object a line); unless the client may read every key, it has to end within the
+    /// replicas' `window_ms`, 10 s unless it was changed. Only where the engine reads the past
     #[arg(long, conflicts_with = "limit")]
     all: bool,
     #[command(flatten)]

@@ -150,3 +150,47 @@ fn a_transaction_may_stay_open_for_longer_than_the_window() {
         assert_eq!(client.read(|txn| async move { txn.get("f").await }).await.expect("it is read").value, None);
     });
 }
+
+#[test]
+fn what_is_read_page_by_page_stays_as_it_was_for_as_long_as_that_takes() {
+    let place = Place::new();
+    place.init(&["--window-ms", "1000"]);
+    place.run(&["up"]).expect(0);
+    let config = bezant_client::load(place.path("bezant-data")).expect("a client's folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = bezant_client::connect(config).await.expect("it connects");
+        let row = |number: usize| Key::from(format!("row/{number:04}").as_str());
+        let write = |value: &'static str| {
+            client.transact(move |txn| async move {
+                (0..500)
+                    .for_each(|number| if number % 7 == 3 && value != "0" { txn.delete(row(number)) } else { txn.put(row(number), value) });
+                Ok(())
+            })
+        };
+        let written = write("0").await.expect("it commits").commit.timestamp;
+        let moment = AsOf::Time(SystemTime::UNIX_EPOCH + Duration::from_nanos(written.time));
+        let mut pages = client.pages("row/", "row0", moment);
+        let first = pages.next().await.expect("it is read").expect("there are rows");
+        // It has left the window, and what has come since was checkpointed again and again. Meanwhile it is read from its beginning, until all replicas have
+        // heard of that.
+        let is_kept = |index| place.count_of(&format!("s0-r{index}"), "store", "kept_moments") == 1;
+        let is_passed = |index| place.count_of(&format!("s0-r{index}"), "store", "checkpoints") > 2;
+        while !(0..6).all(|index| is_kept(index) && is_passed(index)) {
+            for _ in 0..20 {
+                write("1").await.expect("it commits");
+            }
+            let again = client.pages("row/", "row0", moment).next().await.expect("it is read");
+            assert_eq!(again.as_ref(), Some(&first));
+        }
+        place.kill("s0-r2");
+        let mut rows = first;
+        while let Some(page) = pages.next().await.expect("it is read") {
+            rows.extend(page);
+        }
+        assert_eq!(rows, (0..500).map(|number| (row(number), Value::from("0"))).collect::<Vec<_>>());
+        let unknown =
+            client.pages("row/", "row0", AsOf::Time(SystemTime::UNIX_EPOCH + Duration::from_nanos(written.time + 1_000))).next().await;
+        assert!(matches!(unknown, Err(Error::Refused(Refusal::NotKept { .. }))), "{unknown:?}");
+    });
+}

@@ -172,6 +172,9 @@ mutants! {
     DependencyValidated: "read-only", "a read of what is only prepared is validated as one of what is committed";
     AllCommitsRecent: "read-only", "whatever is prepared is taken for what the reader's process has seen commit";
     UnkeptRead: "the past", "a replica lets be read what lies below what it keeps";
+    MomentPassed: "the past", "a checkpoint goes past a moment that somebody reads page by page";
+    MomentsUnbounded: "the past", "as many moments are kept as clients begin to read";
+    MomentForAnybody: "the past", "whoever asks may read on at a moment that is kept for another";
     AsOfUnvalidated: "the past", "whoever reads the past takes what f+1 show, validated or not";
     AsOfWriterLeft: "the past", "whoever reads the past leaves the writers in its way to others";
     AsOfBegunAgain: "the past", "whoever reads the past is sent away where one who reads the present would begin again";
@@ -435,6 +438,7 @@ mutants! {
     SegmentsUnbounded: "the store", "the segments of the journal grow in number while there is too little for a checkpoint";
     ReleasedUnflushed: "the store", "segments of the journal are released before what they hold is in the base table";
     LateCheckpointWins: "the store", "a late version overwrites a newer one in the base table";
+    KeptWithoutLate: "the store", "a moment that is kept lacks what was committed late";
     OlderRunWins: "the store", "of two runs of the base table that have a key, the older one's row is kept";
     RunsUnbounded: "the store", "a checkpoint adds its run however many runs wait to be merged";
     ReadRunFreed: "the store", "what was merged is given back to the disk while somebody reads it";

@@ -99,6 +99,12 @@ pub(crate) fn beginning(key: &[u8]) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
+/// A base table as it was at one moment, for as long as this lives.
+pub trait BaseTable: Send {
+    /// Its rows, to be gone through in this direction. They are at their end until they [go to one](BaseRows::seek).
+    fn rows(&self, direction: Direction) -> Box<dyn BaseRows>;
+}
+
 /// The rows of a base table, gone through in one direction.
 ///
 /// After any method failed, no other is called.
@@ -226,8 +232,8 @@ pub trait StorageBackend: Send {
     /// The rows of these keys are about to be read: a disk can read them all at once, where it would read one after the other. Nobody waits for that.
     fn read_ahead(&self, _keys: &[&Key]) {}
 
-    /// The base table's rows, to be gone through in this direction. They are at their end until they [go to one](BaseRows::seek).
-    fn rows(&self, direction: Direction) -> Box<dyn BaseRows>;
+    /// The base table as it is now. What is checkpointed later does not change it, and what it has takes room on the medium for as long as it lives.
+    fn base_table(&self) -> Box<dyn BaseTable>;
 
     /// The watermark of the newest checkpoint that has begun, durably.
     ///

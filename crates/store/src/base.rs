@@ -32,7 +32,7 @@ use types::{Direction, Key};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::disk::{ends_with_its_checksum, failed, file_names, in_background, replace_file, sync_directory};
-use crate::{BaseRows, Row, StoreError};
+use crate::{BaseRows, BaseTable, Row, StoreError};
 use merge::Merge;
 use run::{Run, RunWriter};
 
@@ -157,10 +157,9 @@ impl Base {
         read.inspect_err(|error| damage::note(&self.directory, error))
     }
 
-    /// The rows as they are now, to be gone through in this direction.
-    pub fn rows(self: &Arc<Self>, direction: Direction) -> Scan {
-        let runs = self.state().runs.clone();
-        Scan { base: self.clone(), merge: Merge::new(&runs, direction, SCAN_AHEAD) }
+    /// It as it is now.
+    pub fn now(self: &Arc<Self>) -> Kept {
+        Kept { base: self.clone(), runs: self.state().runs.clone() }
     }
 
     /// Adds rows, ascending, durably. They are newer than all that is there. It waits while there are too many runs.
@@ -345,6 +344,24 @@ impl Base {
     }
 }
 
+/// What a base table had at one moment. Its runs are not given back to the disk while this lives.
+pub(crate) struct Kept {
+    base: Arc<Base>,
+    runs: Arc<[Arc<Run>]>,
+}
+
+impl Kept {
+    fn scan(&self, direction: Direction) -> Scan {
+        Scan { base: self.base.clone(), merge: Merge::new(&self.runs, direction, SCAN_AHEAD) }
+    }
+}
+
+impl BaseTable for Kept {
+    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
+        Box::new(self.scan(direction))
+    }
+}
+
 /// The rows that a base table had when this began.
 pub(crate) struct Scan {
     base: Arc<Base>,
@@ -477,7 +494,7 @@ mod tests {
     }
 
     fn between(base: &Arc<Base>, keys: (&[u8], Option<&[u8]>), direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
-        from_there_on(&mut base.rows(direction), keys, direction)
+        from_there_on(&mut base.now().scan(direction), keys, direction)
     }
 
     /// The rows that a scan, wherever it is, finds between these keys.
@@ -546,7 +563,7 @@ mod tests {
                 let (low, high) = (one.clone().min(other.clone()), one.max(other));
                 for direction in [Direction::Ascending, Direction::Descending] {
                     // One that goes elsewhere, further on or back again, finds the same.
-                    let mut scan = base.rows(direction);
+                    let mut scan = base.now().scan(direction);
                     for _ in 0..6 {
                         let (one, other) = (drawn(&mut state, 0).0, drawn(&mut state, 0).0);
                         let (low, high) = (one.clone().min(other.clone()), one.max(other));
@@ -639,7 +656,7 @@ mod tests {
     fn what_was_merged_is_given_back_once_nobody_reads_it_any_more() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let base = many(directory.path(), 3, 20, 1 << 20);
-        let mut scan = base.rows(Direction::Ascending);
+        let mut scan = base.now().scan(Direction::Ascending);
         let (runs, mut replaced) = (base.state().runs.to_vec(), Vec::new());
         base.merge(runs, &mut replaced).expect("the disk is whole");
         assert_eq!(file_names(directory.path()).expect("it is there").len(), 2, "the list and one run");

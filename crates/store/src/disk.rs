@@ -28,12 +28,12 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use mutants::{Mutant, broken};
 use types::codec::Encode;
-use types::{ClientId, Direction, Key, Timestamp};
+use types::{ClientId, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::{Base, Mergers, damage};
 use crate::pace::{Pace, PaceOptions};
-use crate::{BaseRows, Checkpoint, OWNER_BYTES_MAX, SegmentNumber, StorageBackend, StoreError, row};
+use crate::{BaseTable, Checkpoint, OWNER_BYTES_MAX, SegmentNumber, StorageBackend, StoreError, row};
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
@@ -373,8 +373,8 @@ impl StorageBackend for Disk {
         self.base.read_ahead(keys.iter().map(|key| key.as_bytes()));
     }
 
-    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
-        Box::new(self.base.rows(direction))
+    fn base_table(&self) -> Box<dyn BaseTable> {
+        Box::new(self.base.now())
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {

@@ -10,7 +10,8 @@
 //! **Versions.** The committed versions of each key. At first a version is in memory only (the *memtable*); it is durable
 //! because the journal has its record. A *checkpoint* writes the newest version of each key at or below a *watermark* to the
 //! *base table*, which has one version of each key on the disk. From then on nobody may read at or below the watermark, and
-//! the journal before it can be released. Checkpointed versions stay in memory as a cache, as long as it has room.
+//! the journal before it can be released. Checkpointed versions stay in memory as a cache, as long as it has room. What the base table has at one
+//! watermark can be [kept](Store::keep), and read there for as long as that takes.
 //!
 //! ```text
 //!   append ──▶ pending ──sync──▶ journal: segment 1 | segment 2 | …     ──release──▶ recycled
@@ -63,7 +64,7 @@ mod table;
 mod unflushed;
 mod versions;
 
-pub use backend::{BaseRows, Checkpoint, Row, StorageBackend};
+pub use backend::{BaseRows, BaseTable, Checkpoint, Row, StorageBackend};
 pub use disk::{Disk, DiskOptions};
 pub use error::StoreError;
 pub use index::Index;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use types::{Direction, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{BaseRows, Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, row};
+use crate::{BaseRows, BaseTable, Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, row};
 
 /// A backend in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
 #[derive(Clone)]
@@ -33,7 +33,8 @@ struct State {
     /// Bytes of removed segments, to be found stale in later ones, as on a real disk.
     spares: Vec<Vec<u8>>,
     salts: u64,
-    base_table: BTreeMap<Key, Checked>,
+    /// Copied when it changes while somebody keeps it.
+    base_table: Arc<BTreeMap<Key, Checked>>,
     has_lost_rows: bool,
     watermark: Option<Timestamp>,
     running: Option<Vec<(Key, Bytes)>>,
@@ -59,18 +60,26 @@ struct Checked {
 impl State {
     /// A row of the base table, which must not be damaged.
     fn row(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        let Some(Checked { row, checksum }) = self.base_table.get(key) else { return Ok(None) };
-        if xxh3_64(row) != *checksum {
-            let location = format!("the base table's row of {key}");
-            return Err(StoreError::Corrupt { location, offset: 0, reason: "its checksum does not match".to_owned() });
-        }
-        Ok(Some(row.clone()))
+        self.base_table.get(key).map(|checked| checked.row(key)).transpose()
+    }
+
+    fn add_rows(&mut self, rows: impl Iterator<Item = (Key, Bytes)>) {
+        Arc::make_mut(&mut self.base_table).extend(rows.map(|(key, row)| (key, Checked::new(row))));
     }
 }
 
 impl Checked {
     fn new(row: Bytes) -> Self {
         Self { checksum: xxh3_64(&row), row }
+    }
+
+    /// The row, which must not be damaged.
+    fn row(&self, key: &Key) -> Result<Bytes, StoreError> {
+        if xxh3_64(&self.row) != self.checksum {
+            let location = format!("the base table's row of {key}");
+            return Err(StoreError::Corrupt { location, offset: 0, reason: "its checksum does not match".to_owned() });
+        }
+        Ok(self.row.clone())
     }
 }
 
@@ -101,7 +110,7 @@ impl Memory {
             }
         }
         if let Some(rows) = state.running.take() {
-            state.base_table.extend(rows.into_iter().take(crash.checkpoint_rows_kept).map(|(key, row)| (key, Checked::new(row))));
+            state.add_rows(rows.into_iter().take(crash.checkpoint_rows_kept));
         }
     }
 
@@ -137,7 +146,7 @@ impl Memory {
     /// When `key` has no row with a byte at `offset`.
     pub fn flip_row_bit(&self, key: &Key, offset: usize, bit: u8) {
         let mut state = self.state();
-        let checked = state.base_table.get_mut(key).expect("the caller names a row that is there");
+        let checked = Arc::make_mut(&mut state.base_table).get_mut(key).expect("the caller names a row that is there");
         let mut bytes = checked.row.to_vec();
         bytes[offset] ^= 1 << (bit % 8);
         checked.row = bytes.into();
@@ -146,7 +155,7 @@ impl Memory {
     /// Gives up a key's row in the base table, as a directory that is opened gives up what cannot be read.
     pub fn lose_row(&self, key: &Key) {
         let mut state = self.state();
-        state.base_table.remove(key);
+        Arc::make_mut(&mut state.base_table).remove(key);
         state.has_lost_rows = true;
     }
 
@@ -273,8 +282,8 @@ impl StorageBackend for Memory {
         self.state().row(key)
     }
 
-    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
-        Box::new(Rows { memory: self.clone(), direction, next: None, read_bytes: 0 })
+    fn base_table(&self) -> Box<dyn BaseTable> {
+        Box::new(Kept(Arc::clone(&self.state().base_table)))
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -300,15 +309,24 @@ impl StorageBackend for Memory {
             return Ok(false);
         }
         if let Some(rows) = state.running.take() {
-            state.base_table.extend(rows.into_iter().map(|(key, row)| (key, Checked::new(row))));
+            state.add_rows(rows.into_iter());
         }
         Ok(true)
     }
 }
 
-/// The rows of a base table, gone through in one direction.
+/// A base table as it was.
+struct Kept(Arc<BTreeMap<Key, Checked>>);
+
+impl BaseTable for Kept {
+    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
+        Box::new(Rows { table: Arc::clone(&self.0), direction, next: None, read_bytes: 0 })
+    }
+}
+
+/// Its rows, gone through in one direction.
 struct Rows {
-    memory: Memory,
+    table: Arc<BTreeMap<Key, Checked>>,
     direction: Direction,
     next: Option<(Key, Bytes)>,
     read_bytes: usize,
@@ -317,12 +335,8 @@ struct Rows {
 impl Rows {
     /// Goes to the first in its direction between these keys.
     fn go_to(&mut self, between: (Bound<&Key>, Bound<&Key>)) -> Result<(), StoreError> {
-        let state = self.memory.state();
-        let key = self.direction.of(state.base_table.range::<Key, _>(between)).next().map(|(key, _)| key.clone());
-        self.next = match key {
-            Some(key) => state.row(&key)?.map(|row| (key, row)),
-            None => None,
-        };
+        let next = self.direction.of(self.table.range::<Key, _>(between)).next();
+        self.next = next.map(|(key, checked)| checked.row(key).map(|row| (key.clone(), row))).transpose()?;
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::ops::{Bound, Range};
 use types::{Direction, Key, KeyRange, Timestamp};
 
 use crate::table::KeyMeta;
-use crate::{BaseRows, Row, StorageBackend, Store, StoreError, Version, VersionRef, row};
+use crate::{BaseRows, BaseTable, Row, StorageBackend, Store, StoreError, Version, VersionRef, row};
 
 /// The versions of a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +76,8 @@ impl Rows {
 struct BaseReader {
     rows: Box<dyn BaseRows>,
     direction: Direction,
+    /// Whether it has all there is of the moment that is read, and what is in memory does not count.
+    is_all: bool,
     /// How many bytes of rows were read.
     row_bytes: usize,
     /// How many bytes were read to get to where the page begins; nothing before it has begun.
@@ -85,6 +87,10 @@ struct BaseReader {
 }
 
 impl BaseReader {
+    fn new(table: &dyn BaseTable, direction: Direction, is_all: bool) -> Self {
+        Self { rows: table.rows(direction), direction, is_all, row_bytes: 0, begin_bytes: None, passing_bytes: 0 }
+    }
+
     /// Goes to where reading between these keys begins.
     fn seek(&mut self, (low, high): (&Key, Option<&Key>)) -> Result<(), StoreError> {
         let read_before = self.rows.read_bytes();
@@ -260,6 +266,19 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(page)
     }
 
+    /// What [`Store::page`] gave of a moment that is [kept](Store::keep), whose newest timestamp is `up_to`.
+    ///
+    /// # Errors
+    /// When the base table fails, and [`StoreError::BelowWatermark`] when the moment is not kept.
+    pub fn kept_page(&self, range: &KeyRange, direction: Direction, up_to: Timestamp, limits: PageLimits) -> Result<Page, StoreError> {
+        let mut reader = BaseReader::new(self.kept(up_to)?, direction, true);
+        let mut versions = Vec::new();
+        let look =
+            |key: &Key, version: Option<VersionRef<'_>>, _| versions.extend(version.map(|version| (key.clone(), version.to_version())));
+        let VisitEnd { next, looked_at } = self.visit(&mut reader, (range.low(), Some(range.high())), up_to, limits, look)?;
+        Ok(Page { versions, next, looked_at, read_bytes: reader.counted_bytes() })
+    }
+
     /// Shows `look` what [`Store::page`] gives in ascending order, where it stands.
     ///
     /// # Errors
@@ -279,7 +298,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     /// What reads the base table's rows.
     fn reader(&self, direction: Direction) -> BaseReader {
-        BaseReader { rows: self.base_rows(direction), direction, row_bytes: 0, begin_bytes: None, passing_bytes: 0 }
+        BaseReader::new(&*self.base_table(), direction, false)
     }
 
     /// What is [visited](Self::visit) with a reader of its own.
@@ -305,18 +324,23 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         limits: PageLimits,
         mut look: impl FnMut(&Key, Option<VersionRef<'_>>, usize),
     ) -> Result<VisitEnd, StoreError> {
-        self.check_page(up_to)?;
+        if !reader.is_all {
+            self.check_page(up_to)?;
+        }
         if high.is_some_and(|high| high <= low) {
             return Ok(VisitEnd { next: None, looked_at: 0 });
         }
-        let (rows, direction) = (rows_between(reader, (low, high), limits)?, reader.direction);
-        self.prefetch(rows.keys.iter().map(|(key, _)| key));
+        let (rows, direction, in_memory_too) = (rows_between(reader, (low, high), limits)?, reader.direction, !reader.is_all);
+        if in_memory_too {
+            self.prefetch(rows.keys.iter().map(|(key, _)| key));
+        }
         // What the base table may lack.
         let (low, high) = match direction {
             Direction::Ascending => (low, rows.end.as_ref().or(high)),
             Direction::Descending => (rows.end.as_ref().unwrap_or(low), high),
         };
-        let new_keys = self.new_keys((Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded)));
+        let new_keys = in_memory_too.then(|| self.new_keys((Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded))));
+        let new_keys = new_keys.into_iter().flatten();
         let (mut new_keys, mut old) = (direction.of(new_keys).peekable(), rows.keys.iter().peekable());
         let mut page = VisitEnd { next: rows.end.clone(), looked_at: 0 };
         let (mut bytes, mut last): (_, Option<&Key>) = (0, None);
@@ -349,7 +373,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 None => None,
             };
             // What is in memory is newer than the row, or it is the row, or an older version that came late.
-            let newest = [row, self.in_memory(key, up_to)].into_iter().flatten().max_by_key(|version| version.timestamp);
+            let in_memory = if in_memory_too { self.in_memory(key, up_to) } else { None };
+            let newest = [row, in_memory].into_iter().flatten().max_by_key(|version| version.timestamp);
             if let Some(version) = newest {
                 bytes += key.as_bytes().len() + version.value.map_or(0, <[u8]>::len);
             }

@@ -1,12 +1,13 @@
 //! The store: a journal, a table of keys and a base behind one owner.
 
 mod checkpoints;
+mod keeping;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use mutants::{Mutant, broken};
-use types::{Direction, Key, Timestamp};
+use types::{Key, Timestamp};
 
 use self::checkpoints::RunningCheckpoint;
 use crate::deleted::DeletedRanges;
@@ -14,7 +15,7 @@ use crate::journal::Journal;
 use crate::table::{Absent, Entry, EntryId, KeyMeta, Table};
 use crate::unflushed::Unflushed;
 use crate::versions::{CheckpointNumber, value_memory};
-use crate::{BaseRows, Batch, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
+use crate::{BaseTable, Batch, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
 
 /// How much memory and how large steps a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub struct Statistics {
     pub cache_bytes: u64,
     /// Bytes of the journal in use now.
     pub journal_bytes: u64,
+    /// Moments that are [kept](Store::keep).
+    pub kept_moments: usize,
 }
 
 /// The store. The crate's page says what it guarantees. With each key it keeps a `K` for its user.
@@ -105,6 +108,8 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     /// The watermark of the last finished checkpoint. Of each key, the base table has the newest version at or below it that was not late.
     checkpointed: Timestamp,
     running: Option<RunningCheckpoint>,
+    /// What the base table had when it was at these watermarks.
+    kept: BTreeMap<Timestamp, Box<dyn BaseTable>>,
     /// About how much memory the versions take that should be in the base table by now.
     overdue_bytes: usize,
     /// How much has come into memory since the last sync.
@@ -161,6 +166,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             watermark,
             checkpointed: watermark,
             running: None,
+            kept: BTreeMap::new(),
             overdue_bytes: 0,
             added_bytes: 0,
             next_checkpoint: 1,
@@ -313,8 +319,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             if is_new && self.journal.is_replayed() {
                 self.new_keys.insert(entry.key.clone());
             }
-            if late_for.is_some() && self.late_keys.last() != Some(&entry.key) {
-                self.late_keys.push(entry.key.clone());
+            if late_for.is_some() {
+                self.kept.retain(|at, _| *at < version.timestamp || broken(Mutant::KeptWithoutLate));
+                if self.late_keys.last() != Some(&entry.key) {
+                    self.late_keys.push(entry.key.clone());
+                }
             }
         }
         let after = size(entry);
@@ -343,6 +352,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             return Ok(false);
         }
         self.deleted.split_at(key);
+        self.kept.retain(|at, _| *at < version.timestamp);
         let after = size(entry);
         self.resize(before, after);
         self.replaced.insert(key.detached(), version.clone());
@@ -552,9 +562,9 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(())
     }
 
-    /// The base table's rows, as [`StorageBackend::rows`] gives them.
-    pub(crate) fn base_rows(&self, direction: Direction) -> Box<dyn BaseRows> {
-        self.backend.rows(direction)
+    /// The base table as it is now.
+    pub(crate) fn base_table(&self) -> Box<dyn BaseTable> {
+        self.backend.base_table()
     }
 
     /// The keys in `range` that have versions and that the base table may lack.
@@ -632,6 +642,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             overdue_bytes: self.overdue_bytes,
             cache_bytes: self.cache_bytes() as u64,
             journal_bytes: self.journal_bytes(),
+            kept_moments: self.kept.len(),
             ..self.statistics
         }
     }
@@ -665,7 +676,7 @@ fn size<K: KeyMeta>(entry: &Entry<K>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use types::{ClientId, Value};
+    use types::{ClientId, Direction, Value};
 
     use super::checkpoints::NEW_KEY_COST;
     use super::*;

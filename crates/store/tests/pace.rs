@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use store::{BaseRows, Checkpoint, Disk, DiskOptions, Options, PaceOptions, SegmentNumber, StorageBackend, Store, StoreError, Version};
-use types::{ClientId, Direction, Key, Timestamp, Value};
+use store::{BaseTable, Checkpoint, Disk, DiskOptions, Options, PaceOptions, SegmentNumber, StorageBackend, Store, StoreError, Version};
+use types::{ClientId, Key, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
 const FREE_BYTES: usize = 2 << 20;
@@ -64,8 +64,8 @@ impl StorageBackend for SlowDisk {
         self.disk.get(key)
     }
 
-    fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
-        self.disk.rows(direction)
+    fn base_table(&self) -> Box<dyn BaseTable> {
+        self.disk.base_table()
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use store::{BaseRows, Checkpoint, Options, Row, SegmentNumber, StorageBackend, Store, StoreError};
+use store::{BaseRows, BaseTable, Checkpoint, Options, Row, SegmentNumber, StorageBackend, Store, StoreError};
 use types::{Direction, Key, Timestamp};
 
 use crate::Target;
@@ -90,7 +90,7 @@ impl StorageBackend for Shelf {
         Ok(None)
     }
 
-    fn rows(&self, _direction: Direction) -> Box<dyn BaseRows> {
+    fn base_table(&self) -> Box<dyn BaseTable> {
         Box::new(NoRows)
     }
 
@@ -109,6 +109,12 @@ impl StorageBackend for Shelf {
 
 /// A base table that has none.
 struct NoRows;
+
+impl BaseTable for NoRows {
+    fn rows(&self, _direction: Direction) -> Box<dyn BaseRows> {
+        Box::new(Self)
+    }
+}
 
 impl BaseRows for NoRows {
     fn seek(&mut self, _begin: Option<&Key>) -> Result<(), StoreError> {

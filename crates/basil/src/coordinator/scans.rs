@@ -23,6 +23,9 @@ use crate::round_trip::RequestKind;
 use crate::transaction::{RANGE_DELETED_MAX, Transaction};
 use crate::transaction_table::untold_by;
 
+/// Of so many pages of the past one is asked of all replicas.
+const PAST_PAGES_FOR_ALL: u64 = 8;
+
 /// A range that is read.
 #[derive(Debug)]
 pub(super) struct ScanOperation {
@@ -303,13 +306,15 @@ impl Coordinator {
 
     fn request_page(&mut self, now: Time, operation: u64, shard: ShardId, range: KeyRange, limit: u32, out: &mut Out) {
         let Some(scan) = self.scans.get(&operation) else { return };
+        self.requests_made += 1;
+        let number = self.requests_made;
+        // Now and then everybody hears of who reads the past, so as to keep it for who reads on: then some may fail.
+        let is_for_all = scan.mode.is_as_of() && number.is_multiple_of(PAST_PAGES_FOR_ALL);
         let least = match scan.mode {
-            _ if scan.settles => self.quorums.replicas(),
+            _ if scan.settles || is_for_all => self.quorums.replicas(),
             ReadMode::Interactive => 0,
             ReadMode::ReadOnly | ReadMode::AsOf | ReadMode::Ago { .. } => self.quorums.validation(),
         };
-        self.requests_made += 1;
-        let number = self.requests_made;
         let (asked, replied, timed) = (Voters::default(), Voters::default(), (now, Voters::default()));
         let (answers, refusals, rounds, finishes) = (Vec::new(), Vec::new(), 0, Finishes::default());
         let request = ScanRequest {
@@ -505,7 +510,10 @@ impl Coordinator {
             return true;
         }
         request.refusals.push(refusal);
-        match Refusal::believed(&request.refusals, refusal, self.quorums) {
+        // Who has started meanwhile keeps nothing; as long as enough may that have not, the others are waited for.
+        let not_kept = request.refusals.iter().filter(|refusal| matches!(refusal, Refusal::NotKept { .. })).count();
+        let may_be_kept = matches!(refusal, Refusal::NotKept { .. }) && not_kept <= self.quorums.replicas() - self.quorums.validation();
+        match Refusal::believed(&request.refusals, refusal, self.quorums).filter(|_| !may_be_kept) {
             Some(refusal) => {
                 let operation = request.operation;
                 self.scan_failed(operation, Failure::Refused(refusal), out);

@@ -124,6 +124,7 @@ impl<M: StorageBackend> Replica<M> {
     /// bounds, or when nothing else is to be done: it costs nothing then. So whoever starts again has little more to replay than a window.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.expect_checkpointed(now);
+        self.keep_moments(now);
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
         let undecided = self.table.forget_below(Timestamp::above_all_before(self.watermark(now)));
         let checkpointed = if broken(Mutant::ReleasedUnflushed) { u64::MAX } else { self.checkpointed };
@@ -172,7 +173,8 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     fn begin_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
-        if self.table.store.begin_checkpoint(Timestamp::above_all_before(self.checkpoint_wanted))? {
+        let end = self.checkpoint_end(now, Timestamp::above_all_before(self.checkpoint_wanted));
+        if self.table.store.begin_checkpoint(end)? {
             self.checkpoint_poll_at = Some(now.after_ms(CHECKPOINT_POLL_MS));
         }
         Ok(())
@@ -186,6 +188,7 @@ impl<M: StorageBackend> Replica<M> {
         if let Some(watermark) = self.table.store.checkpoint_finished()? {
             self.checkpointed = watermark.time;
             self.checkpoint_poll_at = None;
+            self.keep_moments(now);
             let wanted = Timestamp::above_all_before(self.checkpoint_wanted);
             if watermark < wanted && (self.checkpoint_all || self.table.store.full_checkpoints(wanted) > 0) {
                 self.begin_checkpoint(now)?;

@@ -6,7 +6,7 @@ use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError, Version};
-use types::{Key, Party, Permission, Timestamp, TransactionId};
+use types::{ClientId, Key, Party, Permission, Timestamp, TransactionId};
 
 use super::admission::is_author;
 use super::{Out, Replica};
@@ -92,21 +92,27 @@ impl<M: StorageBackend> Replica<M> {
         ReadResult { version, value, pending }
     }
 
-    /// What anybody may read that reads at `timestamp`.
-    pub(super) fn may_read_at(&self, now: Time, from: Party, timestamp: Timestamp) -> Result<&Permission, Refusal> {
+    /// What anybody may read that reads at `timestamp`, which may have left the window if it `is_kept` for that client.
+    pub(super) fn may_read_at(
+        &self,
+        now: Time,
+        from: Party,
+        timestamp: Timestamp,
+        is_kept: impl Fn(ClientId) -> bool,
+    ) -> Result<&Permission, Refusal> {
         let Party::Client(client, _) = from else { return Err(Refusal::NotPermitted) };
         let permission = self.cluster.permission(client).ok_or(Refusal::NotPermitted)?;
         if timestamp.time > now.after_ms(self.options.time_bound_ms).0 && !broken(Mutant::FutureReader) {
             return Err(Refusal::TooNew);
         }
-        if timestamp.time < self.watermark(now) && !broken(Mutant::UnkeptRead) {
+        if timestamp.time < self.watermark(now) && !is_kept(client) && !broken(Mutant::UnkeptRead) {
             return Err(Refusal::NotKept { kept_ms: self.options.window_ms });
         }
         Ok(permission)
     }
 
     pub(super) fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
-        let permission = self.may_read_at(now, from, timestamp)?;
+        let permission = self.may_read_at(now, from, timestamp, |_| false)?;
         if !keys.iter().all(|key| permission.may_read(key)) && !broken(Mutant::SecretRead) {
             return Err(Refusal::NotPermitted);
         }

@@ -19,6 +19,7 @@ use super::held_off::HeldOff;
 use super::housekeeping::next_checkpoint;
 use super::older_copy::OlderCopy;
 use super::orphan_resolution::StatusQueries;
+use super::past_readers::PastReaders;
 use super::rebuild::{self, Rebuild};
 use super::stall_detector::StallTimers;
 use super::{Replica, ReplicaCounts, ReplicaOptions};
@@ -93,6 +94,7 @@ impl<M: StorageBackend> Replica<M> {
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
             early: EarlyRequests::default(),
+            past_readers: PastReaders::default(),
             held_off: HeldOff::default(),
             status_queries: StatusQueries::default(),
             catch_up: CatchUp::new(me, &options, now),

@@ -37,6 +37,7 @@ impl<M: StorageBackend> Replica<M> {
                 return Ok(());
             }
         };
+        self.note_past_reader(now, from, timestamp);
         self.table.raise_read_ceiling(timestamp.time);
         let limit = usize::try_from(limit).unwrap_or(SCAN_ROWS_MAX).clamp(1, SCAN_ROWS_MAX);
         let (mut rows, mut shown, mut live, mut looked_at): (Vec<ScanRow>, _, usize, usize) = (Vec::new(), Shown::default(), 0, 0);
@@ -70,7 +71,9 @@ impl<M: StorageBackend> Replica<M> {
         };
         let read = if broken(Mutant::RangeRaisedAtWrongEnd) { Direction::Ascending } else { direction }.read(&part, &end);
         let is_promised = read.as_ref().is_none_or(|read| self.may_promise_range(now, from, timestamp, (read, rows.len())));
-        if let Some(read) = read.filter(|_| is_promised)
+        // Nobody is voted for any more below the store's watermark.
+        let may_be_written = timestamp > self.table.store.watermark();
+        if let Some(read) = read.filter(|_| is_promised && may_be_written)
             && !broken(Mutant::RangeTimestampUnraised)
         {
             self.table.raise_range_timestamp(&read, timestamp);
@@ -87,7 +90,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// The part of `range` that this replica's shard may hold, if it may be read.
     pub(super) fn may_scan(&self, now: Time, from: Party, timestamp: Timestamp, range: &KeyRange) -> Result<KeyRange, Refusal> {
-        let permission = self.may_read_at(now, from, timestamp)?;
+        let permission = self.may_read_at(now, from, timestamp, |client| self.has_kept(now, client, timestamp))?;
         if !permission.may_read_range(range) && !broken(Mutant::SecretRange) {
             return Err(Refusal::NotPermitted);
         }

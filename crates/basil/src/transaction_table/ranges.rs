@@ -50,7 +50,7 @@ pub(crate) struct RangeRow {
 
 impl<M: StorageBackend> TransactionTable<M> {
     /// The keys of `range` that come first in this direction, as many as fit into `limits` but at least one, as a reader at `before` finds
-    /// them, who must be above the store's watermark and is not told of all that was deleted ([`untold_by`]).
+    /// them, who must be above the store's watermark, or at a moment that the store keeps, and is not told of all that was deleted ([`untold_by`]).
     pub fn range_page(
         &mut self,
         range: &KeyRange,
@@ -61,7 +61,11 @@ impl<M: StorageBackend> TransactionTable<M> {
         let deleted_by = untold_by(before);
         self.keep_in_order();
         self.writing.note_asked();
-        let page = self.store.page_of_values(range, direction, (before.predecessor(), deleted_by), limits)?;
+        let (up_to, is_kept) = (before.predecessor(), before <= self.store.watermark());
+        let page = match is_kept {
+            true => self.store.kept_page(range, direction, up_to, limits)?,
+            false => self.store.page_of_values(range, direction, (up_to, deleted_by), limits)?,
+        };
         let mut end = page.next.unwrap_or_else(|| direction.end(range).clone());
         let mut versions = page.versions.into_iter().peekable();
         let read = direction.read(range, &end);
@@ -88,7 +92,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             let is_written = written.next_if(|one| **one == key).is_some();
             written_only += usize::from(committed.is_none());
             let newest = if is_written { self.store.meta(&key).and_then(|state| state.writers.newest_below(before)) } else { None };
-            if committed.is_none() && newest.is_some_and(|at| at.0 <= deleted_by) && !broken(Mutant::DeletionHidden) {
+            if committed.is_none() && !is_kept && newest.is_some_and(|at| at.0 <= deleted_by) && !broken(Mutant::DeletionHidden) {
                 // The writer may lie below a deletion that was left out.
                 committed = self.store.latest_before(&key, before)?;
             }
