@@ -56,7 +56,8 @@ pub fn load_topology(path: impl AsRef<Path>) -> Result<Topology, ConfigError> {
     if path.is_dir() { Topology::load(&path.join("cluster.toml"), ENGINES) } else { Topology::load(path, ENGINES) }
 }
 
-/// Connects to the cluster that `config` names, and waits until transactions can commit.
+/// Connects to the cluster that `config` names, and waits until transactions can commit. The client works for as long as the tokio runtime on
+/// which this is called, and no longer ([`Client`]).
 ///
 /// # Errors
 /// [`ConnectError`], which says of every replica not reached why.

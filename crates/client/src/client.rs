@@ -50,6 +50,10 @@ pub enum AsOf {
 }
 
 /// A connected client. Cloning shares the connections. `bezant-client`'s page has an example.
+///
+/// It works for as long as the tokio runtime on which it was connected, and no longer: its connections run there. When that runtime has ended, every call
+/// ends with [`Error::Closed`], or with [`Error::OutcomeUnknown`] where a commit was under way. While that runtime stands still, as one of a single thread does
+/// outside `block_on`, calls on other runtimes wait.
 #[derive(Clone, Debug)]
 pub struct Client {
     connection: Arc<Connection>,

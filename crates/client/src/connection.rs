@@ -173,9 +173,9 @@ impl Connection {
         let waiters: Waiters = Arc::default();
         let notices: NoticeSender = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));
         let (clock_teller, cluster_clock) = watch::channel(None);
-        let hand_out = hand_out(Arc::clone(&waiters), Arc::clone(&notices), clock_teller);
+        let audience = Audience { waiters: Arc::clone(&waiters), notices: Arc::clone(&notices), clock: clock_teller };
         let on_event = move |event| {
-            hand_out(event);
+            audience.tell(event);
             None // Nobody is served here.
         };
         let statistics = Arc::new(Mutex::new(Statistics::default()));
@@ -329,11 +329,11 @@ impl Connection {
         Ok(outcome)
     }
 
-    /// Gives the session a request and waits for what it comes to. Nothing when the client was closed meanwhile: what was asked may
+    /// Gives the session a request and waits for what it comes to. Nothing when the session has ended meanwhile: what was asked may
     /// have been done.
     ///
     /// # Errors
-    /// [`Error::Closed`], when the client was closed before: nothing was asked.
+    /// [`Error::Closed`], when the session had ended before: nothing was asked.
     pub async fn ask(&self, request: Request) -> Result<Option<Outcome>, Error> {
         self.ask_then(request, || ()).await
     }
@@ -540,8 +540,6 @@ impl Connection {
     /// commit was under way.
     pub async fn close(&self) {
         self.session.close().await;
-        lock(&self.notices).take();
-        lock(&self.waiters).clear();
     }
 }
 
@@ -557,28 +555,46 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A panic elsewhere cannot leave what is behind these locks half changed.
-/// Where notices go, until the client is closed.
+/// Where notices go, until the session has ended.
 type NoticeSender = Arc<Mutex<Option<broadcast::Sender<Notice>>>>;
 
-/// Gives what the session tells to whoever waits for it; nobody may.
-fn hand_out(waiters: Waiters, notices: NoticeSender, clock: watch::Sender<Option<ClusterClock>>) -> impl Fn(Tell) + Send + 'static {
-    move |event| match event {
-        Tell::Response { operation, outcome } => {
-            let waiter = lock(&waiters).remove(&operation);
-            if let Some(waiter) = waiter {
-                drop(waiter.send(outcome));
+/// Whoever waits for something that the session tells.
+struct Audience {
+    waiters: Waiters,
+    notices: NoticeSender,
+    clock: watch::Sender<Option<ClusterClock>>,
+}
+
+impl Audience {
+    /// Gives what the session tells to whoever waits for it; nobody may.
+    fn tell(&self, event: Tell) {
+        match event {
+            Tell::Response { operation, outcome } => {
+                let waiter = lock(&self.waiters).remove(&operation);
+                if let Some(waiter) = waiter {
+                    drop(waiter.send(outcome));
+                }
             }
-        }
-        Tell::Clock(told) => drop(clock.send_replace(Some(told))),
-        Tell::Notice(notice) => {
-            if let Some(listeners) = lock(&notices).as_ref() {
-                drop(listeners.send(notice));
+            Tell::Clock(told) => drop(self.clock.send_replace(Some(told))),
+            Tell::Notice(notice) => {
+                if let Some(listeners) = lock(&self.notices).as_ref() {
+                    drop(listeners.send(notice));
+                }
             }
         }
     }
 }
 
+/// The session has ended: it was closed, or its runtime has ended, or it panicked. It takes nothing more by now, so nobody waits in vain.
+impl Drop for Audience {
+    fn drop(&mut self) {
+        lock(&self.notices).take();
+        let waiters = std::mem::take(&mut *lock(&self.waiters));
+        drop(waiters);
+    }
+}
+
+/// A panic elsewhere cannot leave what is behind these locks half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -40,8 +40,8 @@ pub enum Error {
     /// The request itself is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// The client was closed.
-    #[error("the client has been closed")]
+    /// The client was closed, or its session has ended otherwise: with the runtime on which it was connected, or by a bug.
+    #[error("the client has been closed, or the runtime on which it was connected has ended")]
     Closed,
     /// The application's own error, which ended the transaction. Nothing of it took place.
     #[error("{0}")]

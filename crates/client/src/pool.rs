@@ -2,7 +2,7 @@
 
 mod metrics;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -75,12 +75,13 @@ struct Shared {
 
 struct State {
     machine: Box<dyn engine::Pool>,
-    waiters: HashMap<u64, Waiter>,
+    waiters: BTreeMap<u64, Waiter>,
     tickets: u64,
     /// Whether somebody is about to form batches.
     is_forming: bool,
     /// When somebody will look at what waits for its time.
     wakes_at: Option<Time>,
+    /// The client's session has ended, or the pool has: nothing more is committed.
     is_closed: bool,
     /// What the metrics have been told.
     told: PoolCounts,
@@ -94,7 +95,7 @@ impl Pool {
         let machine = connection.make_pool(options).ok_or_else(|| connection.error(Refusal::Unsupported(Capability::Pool)))?;
         let state = State {
             machine,
-            waiters: HashMap::new(),
+            waiters: BTreeMap::new(),
             tickets: 0,
             is_forming: false,
             wakes_at: None,
@@ -207,12 +208,59 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
+        if self.is_over {
+            return;
+        }
+        let due = {
             let mut state = self.shared.lock();
-            if state.machine.withdraw(self.ticket) {
-                state.waiters.remove(&self.ticket);
-                self.shared.wake(&mut state);
+            if !state.machine.withdraw(self.ticket) {
+                return;
             }
+            state.waiters.remove(&self.ticket);
+            self.shared.due(&mut state)
+        };
+        self.shared.start(due);
+    }
+}
+
+/// What is to be begun on the client's runtime, as soon as the state is no longer locked: a runtime that has ended drops a task at once, and
+/// what the [`Task`] does then needs the state.
+#[derive(Debug, Default)]
+struct Due {
+    work: Option<DueWork>,
+    requests: Vec<PoolRequest>,
+}
+
+#[derive(Debug)]
+enum DueWork {
+    /// Form batches.
+    Form,
+    /// Look again at this time.
+    Look(Time),
+}
+
+/// Something that the pool does on the client's runtime. When the runtime ends, it drops what has not ended yet: then the pool is over, and
+/// all who wait are told.
+struct Task {
+    shared: Arc<Shared>,
+    /// The batch whose request it carries.
+    batch: Option<u64>,
+    /// It has asked for a commit, and has no answer.
+    is_committing: bool,
+    is_over: bool,
+}
+
+impl Task {
+    fn new(shared: &Arc<Shared>, batch: Option<u64>) -> Self {
+        Self { shared: Arc::clone(shared), batch, is_committing: false, is_over: false }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let refusal = if self.is_committing { Refusal::OutcomeUnknown } else { Refusal::Unavailable };
+            self.shared.end(self.batch.map(|batch| (batch, refusal)));
         }
     }
 }
@@ -230,6 +278,9 @@ impl Shared {
 
     fn enter(self: &Arc<Self>, work: Work, place: OwnedSemaphorePermit) -> Result<(u64, oneshot::Receiver<Result<Ended, Refusal>>), Error> {
         let mut state = self.lock();
+        if state.is_closed {
+            return Err(Error::Closed);
+        }
         state.tickets += 1;
         let ticket = state.tickets;
         match state.machine.submit(self.now(), ticket, work) {
@@ -241,89 +292,115 @@ impl Shared {
         }
         let (teller, outcome) = oneshot::channel();
         state.waiters.insert(ticket, Waiter { teller, _place: place });
-        self.wake(&mut state);
+        let due = self.due(&mut state);
+        drop(state);
+        self.start(due);
         Ok((ticket, outcome))
     }
 
     /// Sees to it that batches are formed, now or when some of those that wait may begin again.
-    fn wake(self: &Arc<Self>, state: &mut State) {
+    fn due(&self, state: &mut State) -> Due {
+        let mut due = Due::default();
         if state.is_forming {
-            return;
+            return due;
         }
         let now = self.now();
         if state.machine.can_advance(now) {
             state.is_forming = true;
-            self.connection.runtime().spawn(Arc::clone(self).form());
+            due.work = Some(DueWork::Form);
         } else if let Some(deadline) = state.machine.deadline().filter(|deadline| *deadline > now)
             && state.wakes_at.is_none_or(|wakes_at| deadline < wakes_at)
         {
             state.wakes_at = Some(deadline);
-            self.connection.runtime().spawn(Arc::clone(self).wake_at(deadline));
+            due.work = Some(DueWork::Look(deadline));
+        }
+        due
+    }
+
+    /// Begins what is due, while the state is not locked.
+    fn start(self: &Arc<Self>, Due { work, requests }: Due) {
+        let runtime = self.connection.runtime();
+        match work {
+            Some(DueWork::Form) => drop(runtime.spawn(Self::form(Task::new(self, None)))),
+            Some(DueWork::Look(at)) => drop(runtime.spawn(Self::look_at(Task::new(self, None), at))),
+            None => {}
+        }
+        for request in requests {
+            runtime.spawn(Self::carry(Task::new(self, Some(request.batch)), request));
         }
     }
 
-    async fn wake_at(self: Arc<Self>, deadline: Time) {
-        tokio::time::sleep(Duration::from_nanos(deadline.since(self.now()))).await;
-        let mut state = self.lock();
-        if state.wakes_at == Some(deadline) {
-            state.wakes_at = None;
-        }
-        self.wake(&mut state);
+    async fn look_at(mut task: Task, at: Time) {
+        let this = Arc::clone(&task.shared);
+        tokio::time::sleep(Duration::from_nanos(at.since(this.now()))).await;
+        let due = {
+            let mut state = this.lock();
+            if state.wakes_at == Some(at) {
+                state.wakes_at = None;
+            }
+            this.due(&mut state)
+        };
+        task.is_over = true;
+        this.start(due);
     }
 
     /// Forms batches. Those who are about to bring a transaction, such as all whose last one has just ended, come first: it waits
     /// as long as others do something and more keep coming, and not a moment longer.
-    async fn form(self: Arc<Self>) {
+    async fn form(mut task: Task) {
+        let this = Arc::clone(&task.shared);
         let mut waiting = 0;
         loop {
             tokio::task::yield_now().await;
-            let state = self.lock();
+            let state = this.lock();
             let now_waiting = state.machine.waiting();
             if now_waiting <= waiting || state.machine.has_full_batch() {
                 break;
             }
             waiting = now_waiting;
         }
-        let mut state = self.lock();
-        state.is_forming = false;
-        let mut out = PoolOutput::default();
-        state.machine.advance(self.now(), &mut || self.connection.next_timestamp(), &mut out);
-        let requests = self.tell(&mut state, out);
-        drop(state);
-        self.send_out(requests);
-    }
-
-    fn send_out(self: &Arc<Self>, requests: impl IntoIterator<Item = PoolRequest>) {
-        for request in requests {
-            self.connection.runtime().spawn(Arc::clone(self).carry(request));
-        }
+        let due = {
+            let mut state = this.lock();
+            state.is_forming = false;
+            let mut out = PoolOutput::default();
+            state.machine.advance(this.now(), &mut || this.connection.next_timestamp(), &mut out);
+            this.tell(&mut state, out)
+        };
+        task.is_over = true;
+        this.start(due);
     }
 
     /// Carries a batch's requests to the session and back, one after the other.
-    async fn carry(self: Arc<Self>, request: PoolRequest) {
+    async fn carry(mut task: Task, request: PoolRequest) {
+        let this = Arc::clone(&task.shared);
         let mut next = Some(request);
         while let Some(PoolRequest { batch, commits, request }) = next.take() {
-            let answer = self.connection.ask(request).await;
-            let mut state = self.lock();
-            let mut out = PoolOutput::default();
-            let outcome = match answer {
-                Ok(Some(outcome)) => outcome,
-                // The client was closed, and nobody will answer any more. What was asked may have been done.
-                Ok(None) if commits => Err(Refusal::OutcomeUnknown),
-                Ok(None) | Err(_) => {
-                    state.is_closed = true;
-                    Err(Refusal::Unavailable)
-                }
+            (task.batch, task.is_committing) = (Some(batch), commits);
+            let answer = this.connection.ask(request).await;
+            let mut due = {
+                let mut state = this.lock();
+                let mut out = PoolOutput::default();
+                let outcome = match answer {
+                    Ok(Some(outcome)) => outcome,
+                    // The session has ended, and nobody will answer any more. What was asked may have been done.
+                    Ok(None) if commits => Err(Refusal::OutcomeUnknown),
+                    Ok(None) | Err(_) => {
+                        state.is_closed = true;
+                        Err(Refusal::Unavailable)
+                    }
+                };
+                state.machine.on_outcome(this.now(), batch, outcome, &mut out);
+                this.tell(&mut state, out)
             };
-            state.machine.on_outcome(self.now(), batch, outcome, &mut out);
-            let mut requests = self.tell(&mut state, out).into_iter();
-            next = requests.next();
-            self.send_out(requests);
+            // From here on nothing is under way that it would have to end.
+            (task.batch, task.is_committing) = (None, false);
+            next = (!due.requests.is_empty()).then(|| due.requests.remove(0));
+            this.start(due);
         }
+        task.is_over = true;
     }
 
-    /// Tells those whose transactions have ended, and gives what is to be asked.
-    fn tell(self: &Arc<Self>, state: &mut State, out: PoolOutput) -> Vec<PoolRequest> {
+    /// Tells those whose transactions have ended, and gives what is to be done.
+    fn tell(&self, state: &mut State, out: PoolOutput) -> Due {
         for (ticket, outcome) in out.outcomes {
             if let Some(waiter) = state.waiters.remove(&ticket) {
                 // Whoever asked may have gone away meanwhile.
@@ -331,8 +408,39 @@ impl Shared {
             }
         }
         self.metrics.tell(state.machine.counts(), &mut state.told);
-        self.wake(state);
-        out.requests
+        Due { requests: out.requests, ..self.due(state) }
+    }
+
+    /// Nobody does anything for the pool any more. Ends the batch whose task is gone, and all that wait; what other tasks carry they end.
+    fn end(&self, carried: Option<(u64, Refusal)>) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        if std::thread::panicking() {
+            // Nothing is known of the machine then, and it must not panic once more.
+            for waiter in std::mem::take(&mut state.waiters).into_values() {
+                drop(waiter.teller.send(Err(Refusal::OutcomeUnknown)));
+            }
+            return;
+        }
+        let mut out = PoolOutput::default();
+        if let Some((batch, refusal)) = carried {
+            state.machine.on_outcome(self.now(), batch, Err(refusal), &mut out);
+        }
+        // What would be asked next is not.
+        while let Some(PoolRequest { batch, .. }) = out.requests.pop() {
+            state.machine.on_outcome(self.now(), batch, Err(Refusal::Unavailable), &mut out);
+        }
+        for (ticket, outcome) in out.outcomes {
+            if let Some(waiter) = state.waiters.remove(&ticket) {
+                drop(waiter.teller.send(outcome));
+            }
+        }
+        let tickets: Vec<u64> = state.waiters.keys().copied().collect();
+        for ticket in tickets {
+            if state.machine.withdraw(ticket) {
+                state.waiters.remove(&ticket);
+            }
+        }
     }
 
     fn error(&self, refusal: Refusal) -> Error {

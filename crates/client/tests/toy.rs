@@ -20,6 +20,9 @@ use toy::fixture::{CLUSTER, client_secret, replica, replica_secret};
 use toy::{Doubler, MILESTONE_ANSWERS, Message, PROFILE, Session};
 use types::{ClientId, Cluster, Key, Party, Permission, Placement, ReplicaId, Timestamp, TransactionId, Value};
 
+#[path = "toy/endings.rs"]
+mod endings;
+
 /// How long anything may take before a test fails: far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -94,12 +97,16 @@ async fn connect_within<S>(timeouts: Timeouts, addresses: &[String], session: S)
 where
     S: engine::Session<Received = Verified<Message>, Message = Message> + Send + 'static,
 {
+    Client::start(config(timeouts, addresses), |_party| session, None).await
+}
+
+fn config(timeouts: Timeouts, addresses: &[String]) -> Config {
     let cluster = cluster();
     let endpoint = |address: &String| Endpoint { address: address.clone(), http: String::new() };
     let endpoints = (0..6).map(replica).zip(addresses.iter().map(endpoint)).collect();
     let topology = Topology::new(cluster, &PROFILE, Signatures::Ed25519, endpoints, crypto::Operators::default());
     let secret = client_secret(1);
-    let config = Config {
+    Config {
         folder: PathBuf::new(),
         topology: Arc::new(topology),
         chain_file: PathBuf::new(),
@@ -109,8 +116,7 @@ where
         options: EngineOptions::default(),
         timeouts,
         regions: None,
-    };
-    Client::start(config, |_party| session, None).await
+    }
 }
 
 fn value(number: u64) -> Option<Value> {
@@ -199,6 +205,10 @@ struct Alone<A>(A);
 
 /// What it answers.
 trait Answers: Send + 'static {
+    fn profile() -> &'static Profile {
+        &OPTIMIST
+    }
+
     /// Nothing where nobody asked.
     fn answer(&mut self, request: Request) -> Option<Result<Response, Refusal>>;
 
@@ -238,7 +248,7 @@ impl<A: Answers> Durable for Alone<A> {
 
 impl<A: Answers> engine::Session for Alone<A> {
     fn profile(&self) -> &'static Profile {
-        &OPTIMIST
+        A::profile()
     }
 
     fn connected(replicas: Vec<ReplicaId>) -> Option<Request> {

@@ -357,6 +357,13 @@ impl<C, W> Inbox<C, W> {
     }
 }
 
+/// A loop that has ended takes nothing more: also one that its runtime has dropped, or whose machine has panicked.
+impl<C, W> Drop for Inbox<C, W> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 /// What a message costs that takes so long.
 fn bytes_for(worked: Duration) -> i64 {
     let microseconds = u64::try_from(worked.as_micros()).unwrap_or(u64::MAX);

@@ -228,7 +228,8 @@ impl<C, W> NodeHandle<C, W> {
 /// Starts a node: its loop, its listener if it has one, and its diallers. Two functions run in the loop, and must not block: `on_written`
 /// looks at the machine after each durable write, and `on_event` hears an event after what was said before it has been handed to the
 /// connections, and says which client has brought a transaction of its own to its end, if one has: what that costs is not held against
-/// it. Needs a tokio runtime around it.
+/// it. `on_event` is dropped when the loop has ended, for whatever reason, and no more commands are taken. Needs a tokio runtime around it, and
+/// ends with that.
 ///
 /// # Errors
 /// [`StartError`] when the identity does not fit the cluster or the system refuses.
@@ -361,8 +362,9 @@ struct Loop<M: Machine, W, S, L, E> {
     turns: Turns<M>,
     signer: S,
     on_written: L,
-    on_event: E,
+    /// Dropped, and so closed, before what hears events: whoever learns there that the loop has ended misses no command that was taken.
     inbox: Inbox<M::Command, W>,
+    on_event: E,
     links: Arc<Links>,
     metrics: Metrics,
     clock: Clock,

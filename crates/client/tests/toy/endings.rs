@@ -1,0 +1,194 @@
+//! A session that ends before it has answered: whoever waits is told.
+
+use client::Pool;
+use engine::{PoolCounts, PoolMaker, PoolOutput, PoolRequest, Work};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+use super::*;
+
+/// The session of an engine that answers nothing, and tells the test of each request. A request for this key has it panic.
+struct Silent {
+    heard: mpsc::Sender<&'static str>,
+}
+
+const FATAL: &str = "fatal";
+/// More requests than any test makes.
+const HEARD_MAX: usize = 64;
+
+static POOLED: Profile = Profile { capabilities: Capabilities { pool: true, ..OPTIMIST.capabilities }, ..OPTIMIST };
+
+impl Answers for Silent {
+    fn profile() -> &'static Profile {
+        &POOLED
+    }
+
+    fn answer(&mut self, request: Request) -> Option<Result<Response, Refusal>> {
+        let name = match request {
+            Request::Read { keys, .. } if keys.contains(&Key::from(FATAL)) => panic!("it was asked to"),
+            Request::Commit(CommitRequest { writes, .. }) if writes.iter().any(|(key, _)| *key == Key::from(FATAL)) => {
+                panic!("it was asked to")
+            }
+            Request::Read { .. } => "read",
+            Request::Commit(_) => "commit",
+            Request::Private(_) => "batch",
+            Request::Scan { .. } | Request::Submit { .. } => "other",
+        };
+        self.heard.try_send(name).expect("a test asks few");
+        None
+    }
+}
+
+/// A pool whose batches have one transaction each, and of which one is under way at a time.
+#[derive(Default)]
+struct OneByOne {
+    waiting: Vec<u64>,
+    under_way: Option<u64>,
+    counts: PoolCounts,
+}
+
+impl engine::Pool for OneByOne {
+    fn submit(&mut self, _: Time, ticket: u64, _: Work) -> Result<(), engine::NotTaken> {
+        self.waiting.push(ticket);
+        Ok(())
+    }
+
+    fn withdraw(&mut self, ticket: u64) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|other| *other != ticket);
+        self.waiting.len() < before
+    }
+
+    fn advance(&mut self, _: Time, _: &mut dyn FnMut() -> Timestamp, out: &mut PoolOutput) {
+        if self.can_advance(Time(0)) {
+            let ticket = self.waiting.remove(0);
+            self.under_way = Some(ticket);
+            out.requests.push(PoolRequest { batch: ticket, commits: true, request: Request::Private(Private::new(())) });
+        }
+    }
+
+    fn on_outcome(&mut self, _: Time, batch: u64, outcome: Result<Response, Refusal>, out: &mut PoolOutput) {
+        self.under_way = None;
+        out.outcomes.push((batch, Err(outcome.expect_err("the session answers nothing"))));
+    }
+
+    fn can_advance(&self, _: Time) -> bool {
+        self.under_way.is_none() && !self.waiting.is_empty()
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn under_way(&self) -> usize {
+        usize::from(self.under_way.is_some())
+    }
+
+    fn batch_limit(&self) -> usize {
+        1
+    }
+
+    fn has_full_batch(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn counts(&self) -> &PoolCounts {
+        &self.counts
+    }
+}
+
+/// A runtime of its own, with a client of such a session, and what that hears.
+async fn elsewhere(nodes: &[Node<Doubler, Message>]) -> (Runtime, Client, mpsc::Receiver<&'static str>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (heard, told) = mpsc::channel(HEARD_MAX);
+    let (at, timeouts) = (addresses(nodes), Timeouts { connect_ms: 600_000, ..Timeouts::default() });
+    let connecting = runtime.spawn(async move {
+        let pools: PoolMaker = Box::new(|_| Box::<OneByOne>::default());
+        Client::start(config(timeouts, &at), |_| Alone(Silent { heard }), Some(pools)).await
+    });
+    let client = timeout(PATIENCE, connecting).await.expect("it connects").expect("it does not panic").expect("all six serve");
+    (runtime, client, told)
+}
+
+async fn hears(told: &mut mpsc::Receiver<&'static str>, name: &str) {
+    let heard = timeout(PATIENCE, told.recv()).await.expect("it is asked").expect("it runs");
+    assert_eq!(heard, name);
+}
+
+fn put(client: &Client, key: &str) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+    let txn = client.begin();
+    txn.put(key, "1");
+    async move { txn.commit().await.map(drop) }
+}
+
+fn get(client: &Client, key: &'static str) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+    let txn = client.begin();
+    async move { txn.get(key).await.map(drop) }
+}
+
+fn run(pool: &Pool) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+    let pool = pool.clone();
+    async move { pool.run(vec![Operation::Put(Key::from("k"), Value::from("1"))]).await.map(drop) }
+}
+
+async fn ended(call: impl Future<Output = Result<(), Error>>) -> Error {
+    timeout(PATIENCE, call).await.expect("it is told").expect_err("nobody answers")
+}
+
+async fn joined(call: tokio::task::JoinHandle<Result<(), Error>>) -> Error {
+    ended(async { call.await.expect("it does not panic") }).await
+}
+
+#[tokio::test]
+async fn calls_end_with_the_runtime_that_the_client_was_connected_on() {
+    let nodes = six().await;
+    let (runtime, client, mut told) = elsewhere(&nodes).await;
+    let pool = client.pool(PoolOptions::default()).expect("it has one");
+    let read = tokio::spawn(get(&client, "k"));
+    hears(&mut told, "read").await;
+    let commit = tokio::spawn(put(&client, "k"));
+    hears(&mut told, "commit").await;
+    let batch = tokio::spawn(run(&pool));
+    hears(&mut told, "batch").await;
+    let waits = tokio::spawn(run(&pool));
+    while !format!("{pool:?}").contains("waiting: 1") {
+        tokio::task::yield_now().await;
+    }
+    let mut notices = client.notices();
+    runtime.shutdown_background();
+    assert!(matches!(joined(read).await, Error::Closed));
+    assert!(matches!(joined(commit).await, Error::OutcomeUnknown { .. }));
+    assert!(matches!(joined(batch).await, Error::OutcomeUnknown { .. }));
+    assert!(matches!(joined(waits).await, Error::Closed), "it was never asked");
+    assert!(timeout(PATIENCE, notices.next()).await.expect("they end").is_none());
+    // Nor does anything begin any more.
+    assert!(matches!(ended(get(&client, "k")).await, Error::Closed));
+    assert!(matches!(ended(put(&client, "k")).await, Error::Closed));
+    assert!(matches!(ended(run(&pool)).await, Error::Closed));
+    let another = client.pool(PoolOptions::default()).expect("it has one");
+    assert!(matches!(ended(run(&another)).await, Error::Closed));
+    timeout(PATIENCE, client.close()).await.expect("nothing is left to close");
+}
+
+#[tokio::test]
+async fn calls_end_with_a_session_that_panics() {
+    let nodes = six().await;
+    for commits in [false, true] {
+        let (runtime, client, mut told) = elsewhere(&nodes).await;
+        let read = tokio::spawn(get(&client, "k"));
+        hears(&mut told, "read").await;
+        let commit = tokio::spawn(put(&client, "k"));
+        hears(&mut told, "commit").await;
+        let last = if commits { ended(put(&client, FATAL)).await } else { ended(get(&client, FATAL)).await };
+        assert_eq!(matches!(last, Error::OutcomeUnknown { .. }), commits, "{last}");
+        assert_eq!(matches!(last, Error::Closed), !commits, "{last}");
+        assert!(matches!(joined(read).await, Error::Closed));
+        assert!(matches!(joined(commit).await, Error::OutcomeUnknown { .. }));
+        assert!(matches!(ended(get(&client, "k")).await, Error::Closed));
+        runtime.shutdown_background();
+    }
+}
