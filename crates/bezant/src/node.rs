@@ -162,9 +162,8 @@ impl Running {
         let site = Site { metrics: Some(metrics.clone()), pages: latest.clone().pages(), names: named.into_iter().collect() };
         let window = server::start(http, site)
             .map_err(|error| Failure::failed(format!("{replica} cannot answer HTTP: {error}")).at(config.http_listen))?;
-        let launch = Launch::new(&config, listener, metrics, latest, window, taken)
-            .await?
-            .with_clients_max(confine::connections_of_clients_max(replicas));
+        let launch =
+            Launch::new(&config, listener, metrics, latest, window, taken)?.with_clients_max(confine::connections_of_clients_max(replicas));
         let running = wiring::run(&config, launch).await?;
         let listen = config.listen;
         tracing::info!(%replica, %listen, seconds = began.elapsed().as_secs_f64(), "serving");
@@ -272,7 +271,7 @@ struct Launch {
 }
 
 impl Launch {
-    async fn new(
+    fn new(
         config: &NodeConfig,
         listener: TcpListener,
         metrics: Metrics,
@@ -321,7 +320,7 @@ impl Launch {
             cluster,
             verifier,
             listener: Some(listener),
-            replicas: config.topology.resolve().await,
+            replicas: config.topology.addresses(),
             limits: Limits { batch_max, core_percent: core_percent(config), ..Limits::default() },
             run_on,
             metrics,

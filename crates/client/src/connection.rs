@@ -147,7 +147,7 @@ impl Connection {
         let session = session(identity.party());
         let profile = session.profile();
         let delays = config.regions.as_ref().map(|regions| regions.delays_from(identity.party()));
-        let addresses = config.topology.resolve().await;
+        let addresses = config.topology.addresses();
         let dialled = addresses.len();
         let clock = SteadyClock::default();
         let (taken, newest) = watch::channel(Newest { cluster: cluster.clone(), chain: Arc::new(config.topology.chain.clone()) });
@@ -615,7 +615,7 @@ fn count(peers: &Peers, shard: ShardId, counts: impl Fn(&PeerState) -> bool) -> 
     peers.iter().filter(|(replica, state)| replica.shard == shard && counts(state)).count()
 }
 
-/// Whether waiting is of no use: its own host, or who listens there, has said no.
+/// Whether waiting is of no use: its own host, or who listens there, has said no, or there is no such host.
 fn has_said_no(state: &PeerState) -> bool {
     matches!(state, PeerState::Down(_) | PeerState::WrongKey(_) | PeerState::Refused(_))
 }

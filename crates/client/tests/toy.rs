@@ -172,6 +172,24 @@ async fn nobody_waits_for_replicas_that_are_known_to_be_away() {
 }
 
 #[tokio::test]
+async fn replicas_are_dialled_by_name_and_one_without_an_address_is_named() {
+    let nodes = six().await;
+    let port = |address: &String| address.rsplit_once(':').expect("it has a port").1.to_owned();
+    let mut at: Vec<String> = addresses(&nodes).iter().map(|address| format!("localhost:{}", port(address))).collect();
+    // What is no host and port is looked up without asking anybody.
+    at[5] = "nowhere".to_owned();
+    let client = timeout(PATIENCE, connect_to(&at, Session::new(cluster()))).await.expect("it is known at once").expect("five are enough");
+    assert_eq!(client.begin().get("9").await.expect("they answer"), value(18));
+    client.close().await;
+    at[1..5].fill("nowhere".to_owned());
+    let few = timeout(PATIENCE, connect_to(&at, Session::new(cluster()))).await.expect("it is known at once").expect_err("one is too few");
+    assert!(matches!(few, ConnectError::TooFew { connected: 1, needed: 3, .. }), "{few}");
+    for index in 1..6 {
+        assert!(few.to_string().contains(&format!("\n  s0-r{index}: nowhere: ")), "{few}");
+    }
+}
+
+#[tokio::test]
 async fn another_cluster_at_its_addresses_is_told_from_one_that_is_down() {
     let nodes = six().await;
     let mut at = addresses(&nodes);

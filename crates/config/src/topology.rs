@@ -1,7 +1,7 @@
 //! `cluster.toml`, and what its operators have changed since: the cluster as everybody in it knows it. Nothing in it is secret.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -186,19 +186,10 @@ impl Topology {
         self.endpoints.values().filter(|endpoint| Some(host(endpoint)) == own).count()
     }
 
-    /// Where each replica listens, by number. One whose host has no address right now is left out, with a warning: to
-    /// the others it is like a replica that is down.
-    pub async fn resolve(&self) -> BTreeMap<ReplicaId, SocketAddr> {
-        let mut addresses = BTreeMap::new();
-        for (replica, endpoint) in &self.endpoints {
-            let found = tokio::net::lookup_host(&endpoint.address).await.map(|mut found| found.next());
-            match found {
-                Ok(Some(address)) => drop(addresses.insert(*replica, address)),
-                Ok(None) => tracing::warn!(%replica, address = endpoint.address, "this replica's host has no address"),
-                Err(error) => tracing::warn!(%replica, address = endpoint.address, %error, "this replica's host has no address"),
-            }
-        }
-        addresses
+    /// Where each replica listens, by number: a host, or its name, and a port.
+    #[must_use]
+    pub fn addresses(&self) -> BTreeMap<ReplicaId, String> {
+        self.endpoints.iter().map(|(replica, endpoint)| (*replica, endpoint.address.clone())).collect()
     }
 }
 

@@ -39,6 +39,7 @@ pub mod injected_latency;
 mod limits;
 mod link;
 mod log_limit;
+mod lookup;
 mod mailbox;
 mod member;
 pub mod metrics;

@@ -65,8 +65,9 @@ pub struct NodeOptions {
     pub verifier: Arc<Verifier>,
     /// Where it listens ([`crate::listen`]); a client does not.
     pub listener: Option<TcpListener>,
-    /// Where the replicas listen. A client dials all of them, a replica those with a smaller name than its own.
-    pub replicas: BTreeMap<ReplicaId, SocketAddr>,
+    /// Where the replicas listen, each a host and a port; a host's name is looked up anew for each attempt to connect. A client dials all of them, a
+    /// replica those with a smaller name than its own.
+    pub replicas: BTreeMap<ReplicaId, String>,
     /// Its bounds.
     pub limits: Limits,
     /// Where the loop runs.

@@ -5,6 +5,7 @@
 //! double up to a bound, so that a returning node is not overrun.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ use crate::injected_latency::Delays;
 use crate::limits::{LEAVING_MAX, LOGGED_A_MINUTE_MAX};
 use crate::link::{CloseReason, Links, NotOpened, OpenLink};
 use crate::log_limit::LogLimit;
+use crate::lookup::{Lookup, NoAddress};
 use crate::member::{Member, Share};
 use crate::metrics::{Peer, Taker};
 use crate::priority::{USAGE_INTERVAL_MS, Usage, UsageMonitor};
@@ -59,7 +61,7 @@ pub enum PeerState {
     /// It answered, and refused in these words. Trying goes on, but someone should read them. One replica may lie:
     /// believe what `f+1` say.
     Refused(String),
-    /// Nobody listens at its address: the host there said so.
+    /// Nobody listens at its address: the host there said so. Or its host's name has no address.
     Down(String),
     /// Who listens at its address holds another key.
     WrongKey(String),
@@ -245,18 +247,19 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         while connections.join_next().await.is_some() {}
     }
 
-    /// Dials `replica` for ever, until `stopping`.
-    pub async fn dial(self: Arc<Self>, replica: ReplicaId, address: SocketAddr, mut stopping: watch::Receiver<bool>) {
+    /// Dials `replica` for ever, until `stopping`: at `first`, a host and a port, unless a later configuration says where else.
+    pub async fn dial(self: Arc<Self>, replica: ReplicaId, first: String, mut stopping: watch::Receiver<bool>) {
         let limits = &self.intake.limits;
+        let mut lookup = Lookup::default();
         let mut wait_ms = limits.redial_ms;
         self.set_state(replica, PeerState::Connecting);
         loop {
             let reached = tokio::select! {
-                reached = self.reach(replica, address) => reached,
+                reached = self.reach(replica, &first, &mut lookup) => reached,
                 () = stopped(&mut stopping) => return,
             };
             match reached {
-                Ok(Reached { stream, share, key, theirs }) => {
+                Ok(Reached { stream, address, share, key, theirs }) => {
                     let Ok(open) = self.links.open(Party::Replica(replica)) else { return };
                     self.set_state(replica, PeerState::Connected);
                     let opened = Instant::now();
@@ -264,7 +267,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     let (intake, changes) = (Arc::clone(&self.intake), Arc::clone(&self.changes));
                     let close_reason = connection::run(stream, open.link(), Arc::clone(&share), intake, changes).await;
                     drop(open);
-                    self.count(&close_reason, Some((Party::Replica(replica), &share)), address);
+                    self.count(&close_reason, Some((Party::Replica(replica), &share)), &address);
                     // `count` has logged it.
                     self.states.change(replica, PeerState::Unreachable(format!("{address}: {close_reason}")));
                     if opened.elapsed() >= Duration::from_millis(GOOD_CONNECTION_MS) {
@@ -293,34 +296,30 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         view.members.get(key).map(|(_, share)| Arc::clone(share))
     }
 
-    /// Where `replica` is now, of which is known that it was at `first`.
-    async fn address(&self, replica: ReplicaId, first: SocketAddr) -> Result<SocketAddr, PeerState> {
-        let Some(moved) = self.changes.moved(replica) else { return Ok(first) };
-        match tokio::net::lookup_host(&moved).await.map(|mut found| found.next()) {
-            Ok(Some(address)) => Ok(address),
-            Ok(None) => Err(PeerState::Unreachable(format!("{moved}: the host has no address"))),
-            Err(error) => Err(PeerState::Unreachable(format!("{moved}: {error}"))),
-        }
-    }
-
-    /// One attempt to connect to `replica`, up to its welcome.
-    async fn reach(&self, replica: ReplicaId, first: SocketAddr) -> Result<Reached, PeerState> {
-        let (address, view) = (self.address(replica, first).await?, self.changes.view());
-        let unreachable = |error: String| PeerState::Unreachable(format!("{address}: {error}"));
+    /// One attempt to connect to `replica`, up to its welcome, of which is known that it was at `first`.
+    async fn reach(&self, replica: ReplicaId, first: &str, lookup: &mut Lookup) -> Result<Reached, PeerState> {
         let limit = Duration::from_millis(self.intake.limits.greeting_timeout_ms);
+        let place = self.changes.moved(replica).unwrap_or_else(|| first.to_owned());
+        let addresses = lookup.addresses(&place, limit).await.map_err(|error| match error {
+            NoAddress::None(error) => PeerState::Down(format!("{place}: {error}")),
+            NoAddress::NoAnswer => PeerState::Unreachable(format!("{place}: the host's name was not looked up in time")),
+        })?;
+        let (address, view) = (at(&place, &addresses), self.changes.view());
+        let unreachable = |error: String| PeerState::Unreachable(format!("{address}: {error}"));
         let Some((key, (_, share))) = view.cluster.replica_key(replica).and_then(|key| Some((*key, view.members.get(key)?))) else {
             return Err(unreachable(format!("the cluster has no replica {replica}")));
         };
         let config = self.identity.client_config(key).map_err(|error| unreachable(error.to_string()))?;
-        let stream = match timeout(limit, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => buffered(stream),
+        let stream = match timeout(limit, TcpStream::connect(&*addresses)).await {
+            Ok(Ok(stream)) => stream,
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 return Err(PeerState::Down(format!("{address}: {error}")));
             }
             Ok(Err(error)) => return Err(unreachable(error.to_string())),
             Err(_) => return Err(unreachable("no answer to connecting".to_owned())),
         };
-        let connecting = TlsConnector::from(config).connect(ServerName::from(address.ip()), stream);
+        let reached = stream.peer_addr().map_err(|error| unreachable(error.to_string()))?;
+        let connecting = TlsConnector::from(config).connect(ServerName::from(reached.ip()), buffered(stream));
         let mut stream = match timeout(limit, connecting).await {
             Ok(Ok(mut stream)) => {
                 stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
@@ -347,7 +346,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             Err(_) => return Err(unreachable("no answer to the greeting".to_owned())),
         };
         self.compare(&view, &key, Party::Replica(replica), &theirs);
-        Ok(Reached { stream, share: Arc::clone(share), key, theirs })
+        Ok(Reached { stream, share: Arc::clone(share), key, theirs, address })
     }
 
     async fn introduce(&self, stream: &mut Stream, hello: &Greeting) -> Result<Greeting, String> {
@@ -525,7 +524,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// Counts and logs the end of a connection; a member that has misbehaved is refused for a while.
-    fn count(&self, close_reason: &CloseReason, member: Option<(Party, &Share)>, address: SocketAddr) {
+    fn count(&self, close_reason: &CloseReason, member: Option<(Party, &Share)>, address: impl fmt::Display) {
         self.intake.shell.count_closed(close_reason.label());
         if let Some((party, share)) = member
             && close_reason.is_misbehavior()
@@ -551,6 +550,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
 /// A replica that was dialled and has welcomed this node.
 struct Reached {
     stream: Stream,
+    /// Where, in words.
+    address: String,
     share: Arc<Share>,
     key: [u8; 32],
     /// What it goes by.
@@ -562,6 +563,15 @@ struct Known {
     stream: Stream,
     open: OpenLink,
     share: Arc<Share>,
+}
+
+/// Where a replica is, in words: as the configuration has it, and at which addresses, if it names the host.
+fn at(place: &str, addresses: &[SocketAddr]) -> String {
+    if place.parse::<SocketAddr>().is_ok() {
+        return place.to_owned();
+    }
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    format!("{place} ({})", addresses.join(", "))
 }
 
 /// Waits until the node stops, or is gone.
