@@ -411,6 +411,10 @@ fn committed(transaction: Transaction, event: Event) -> Result<Response, engine:
             (path.into(), Some(Receipt { transaction, certificate }.into()))
         }
         Event::Ended { result: Ok(_), .. } => return Err(engine::Refusal::Conflict),
+        // Of what only reads nothing is left that could take place.
+        Event::Ended { result: Err(failure), .. } if transaction.writes().is_empty() => {
+            return Err(failure.refusal_of_commit().of_only_reads());
+        }
         Event::Ended { result: Err(failure), .. } => return Err(failure.refusal_of_commit()),
         Event::Read { .. } | Event::Scanned { .. } => return Err(engine::Refusal::OutcomeUnknown),
     };
@@ -449,7 +453,7 @@ impl Failure {
         }
     }
 
-    /// What a caller is told whose commit failed so.
+    /// What a caller is told whose commit of writes failed so.
     #[must_use]
     pub fn refusal_of_commit(self) -> engine::Refusal {
         match self {

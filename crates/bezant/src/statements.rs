@@ -342,21 +342,13 @@ pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<State
     };
     let only_reads = shared.iter().all(reads);
     let committed = match as_of {
-        Some(as_of) => client.read_as_of(as_of, work).await.map_err(not_read)?,
-        None if only_reads => client.read(work).await.map_err(not_read)?,
+        Some(as_of) => client.read_as_of(as_of, work).await?,
+        None if only_reads => client.read(work).await?,
         None => client.transact(work).await?,
     };
     let elapsed = started.elapsed();
     let reads_past = client.capabilities().as_of;
     Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed, reads_past })
-}
-
-/// Why nothing was read. What only reads leaves nothing behind of which one would not know whether it took place.
-fn not_read(error: client::Error) -> client::Error {
-    match error {
-        client::Error::OutcomeUnknown { waited_ms, detail } => client::Error::Unavailable { waited_ms, detail },
-        other => other,
-    }
 }
 
 /// Whether it changes nothing.

@@ -548,7 +548,9 @@ impl Pool {
                     self.shrink(&in_flight);
                 }
                 for member in in_flight.members {
-                    self.fail(member, otherwise, out);
+                    // What only reads leaves nothing behind that could take place, whatever becomes of the others.
+                    let only_reads = member.work.writes().next().is_none();
+                    self.fail(member, if only_reads { Failed::NotCommitted(failure) } else { otherwise }, out);
                 }
             }
         }

@@ -191,6 +191,24 @@ fn an_unanswered_commit_has_an_unknown_outcome() {
 }
 
 #[test]
+fn of_a_commit_without_an_answer_only_what_writes_has_an_unknown_outcome() {
+    // By this rule those that only read share batches with others.
+    let mut world = World::new(PoolOptions { conflicts: ConflictRule::EndBatch, ..options() });
+    let (writes, reads) = (world.submit(&[put("a", "1")]), world.submit(&[get("b")]));
+    let joined = world.submit_run(&[get("c")]);
+    world.advance();
+    world.deliver(0, Luck::Done);
+    world.deliver(0, Luck::Done);
+    let failure = Failure::TimedOut(None);
+    world.deliver(0, Luck::Fails(failure));
+    world.settle();
+    assert_eq!(world.outcomes[&writes].as_ref().unwrap_err(), &Failed::Unknown);
+    for ticket in [reads, joined] {
+        assert_eq!(world.outcomes[&ticket].as_ref().unwrap_err(), &Failed::NotCommitted(failure));
+    }
+}
+
+#[test]
 fn declared_members_are_retried_until_their_timeout() {
     let mut world = World::new(PoolOptions { retry_ms: 40, ..options() });
     let ticket = world.submit(&[put("x", "1")]);

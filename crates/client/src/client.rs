@@ -273,10 +273,13 @@ impl Client {
         let (writes, reads): (Vec<&Operation>, Vec<&Operation>) = operations.iter().partition(|operation| operation.write().is_some());
         connection.may_read(reads.into_iter().map(Operation::key))?;
         connection.may_write(writes.into_iter().map(Operation::key))?;
+        let only_reads = operations.iter().all(|operation| operation.write().is_none());
         let place = connection.begin(since.unwrap_or_else(Instant::now)).await?;
         let timestamp = connection.next_timestamp();
         match connection.ask_in(place, None, Request::Submit { timestamp, operations }).await? {
             Some(Ok(Response::Done { values, commit })) => Ok((values, commit)),
+            Some(Err(refusal)) if only_reads => Err(connection.error(refusal.of_only_reads())),
+            None if only_reads => Err(Error::Closed),
             Some(Ok(_)) | None => Err(connection.error(Refusal::OutcomeUnknown)),
             Some(Err(refusal)) => Err(connection.error(refusal)),
         }

@@ -12,7 +12,7 @@ pub enum Error {
     /// It took longer than the cluster remembers timestamps, or clocks were set meanwhile. Nothing of it took place.
     #[error("{}", Refusal::TooOld)]
     TooOld,
-    /// Too few replicas answered in time, or could be reached all the while. Nothing of the transaction takes place.
+    /// Too few replicas answered in time, or could be reached all the while. Nothing of the transaction takes place, or it writes nothing.
     #[error("too few replicas answered within {waited_ms} ms{detail}; check `bezant status`")]
     Unavailable {
         /// How long it waited, in milliseconds.
@@ -20,7 +20,7 @@ pub enum Error {
         /// What is known of those that did not answer.
         detail: String,
     },
-    /// Too few replicas answered a commit in time, or the client was closed while it was under way: it may or may not take place.
+    /// Too few replicas answered a commit that writes in time, or the client was closed while it was under way: it may or may not take place.
     #[error(
         "too few replicas answered the commit within {waited_ms} ms, or the client was closed meanwhile: it may or may not take place; read \
          back what it wrote to find out{detail}"

@@ -333,8 +333,8 @@ impl Transaction {
     /// Commits. When it returns `Ok`, all of the transaction took place, and lasts.
     ///
     /// # Errors
-    /// [`Error::Conflict`]: none of it took place, begin again. [`Error::OutcomeUnknown`]: nobody knows yet. Any other: none
-    /// of it took place.
+    /// [`Error::Conflict`]: none of it took place, begin again. [`Error::OutcomeUnknown`]: nobody knows yet, which is never said of one that
+    /// writes nothing. Any other: none of it took place.
     pub async fn commit(&self) -> Result<Commit, Error> {
         let began = Instant::now();
         let commit = self.commit_untimed().await?;
@@ -364,10 +364,13 @@ impl Transaction {
             return pool.commit(Work::Interactive { timestamp: timestamp(), reads, writes }).await;
         }
         let slot = if has_begun { self.connection.goes_on() } else { self.begin_here().await? };
+        let only_reads = writes.is_empty();
         let request = Request::Commit(CommitRequest { timestamp: timestamp(), reads, writes });
         match self.connection.ask_in(slot, turn, request).await? {
             Some(Ok(Response::Committed(commit))) => Ok(commit),
+            Some(Err(refusal)) if only_reads => Err(self.connection.error(refusal.of_only_reads())),
             Some(Err(refusal)) => Err(self.connection.error(refusal)),
+            None if only_reads => Err(Error::Closed),
             Some(Ok(_)) | None => Err(self.connection.error(Refusal::OutcomeUnknown)),
         }
     }

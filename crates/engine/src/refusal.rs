@@ -52,7 +52,7 @@ pub enum Refusal {
     /// The past that was asked for has not come yet, by the replicas' clocks.
     #[error("the time asked for lies in the future, by the replicas' clocks; ask for a time that has passed")]
     NotPast,
-    /// Too few replicas answered in time, and nothing was sent to be committed.
+    /// Too few replicas answered in time, and nothing was sent to be committed, or nothing but reads.
     #[error("too few replicas answered in time")]
     Unavailable,
     /// Too few replicas answered a commit in time: it may or may not take place.
@@ -115,6 +115,15 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What it means of a transaction that writes nothing: without its answer, nothing is left that could take place.
+    #[must_use]
+    pub fn of_only_reads(self) -> Self {
+        match self {
+            Self::OutcomeUnknown | Self::Unjudged(_) => Self::Unavailable,
+            other => other,
+        }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn advice(&self) -> Advice {

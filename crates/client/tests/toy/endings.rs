@@ -1,6 +1,6 @@
 //! A session that ends before it has answered: whoever waits is told.
 
-use client::Pool;
+use client::{Pool, Transaction};
 use engine::{PoolCounts, PoolMaker, PoolOutput, PoolRequest, Work};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -172,6 +172,38 @@ async fn calls_end_with_the_runtime_that_the_client_was_connected_on() {
     let another = client.pool(PoolOptions::default()).expect("it has one");
     assert!(matches!(ended(run(&another)).await, Error::Closed));
     timeout(PATIENCE, client.close()).await.expect("nothing is left to close");
+}
+
+#[tokio::test]
+async fn what_only_reads_has_no_unknown_outcome() {
+    let nodes = six().await;
+    for closes in [false, true] {
+        let (runtime, client, mut told) = elsewhere(&nodes).await;
+        let (txn, commit) = (client.begin(), |txn: Transaction| async move { txn.commit().await.map(drop) });
+        let reads = tokio::spawn(commit(txn));
+        hears(&mut told, "commit").await;
+        if closes {
+            client.close().await;
+        }
+        runtime.shutdown_background();
+        assert!(matches!(joined(reads).await, Error::Closed));
+    }
+    let doubtful = Alone(Doubtful(0));
+    let client = connect_to(&addresses(&nodes), doubtful).await.expect("all six serve");
+    for _ in 0..2 {
+        assert!(matches!(ended(async { client.begin().commit().await.map(drop) }).await, Error::Unavailable { .. }));
+        assert!(matches!(ended(put(&client, "k")).await, Error::OutcomeUnknown { .. }));
+    }
+}
+
+/// A session that never knows how a commit has ended, in the one way and the other.
+struct Doubtful(u32);
+
+impl Answers for Doubtful {
+    fn answer(&mut self, _: Request) -> Option<Result<Response, Refusal>> {
+        self.0 += 1;
+        Some(Err(if self.0 < 3 { Refusal::OutcomeUnknown } else { Refusal::Unjudged("it is a test".to_owned()) }))
+    }
 }
 
 #[tokio::test]
