@@ -165,6 +165,36 @@ fn what_is_voted_down_is_tried_at_a_later_timestamp_and_not_for_ever() {
     assert!(matches!(told[..], [Tell::Response { operation: 3, outcome: Err(Refusal::Conflict) }]), "{told:?}");
 }
 
+#[test]
+fn what_lies_below_the_clock_that_was_found_since_is_prepared_later() {
+    let mut client = Client::new();
+    let begun = client.clock.expect("it was told").read(client.now);
+    // All clocks are found to be ten seconds ahead, and then they are asked again.
+    client.hears_clocks(11_000_000_000);
+    let clock = client.hears_clocks(11_000_000_000);
+    let prepared = write_of(&mut client, begun, Vec::new());
+    assert!(prepared >= clock.read(client.now), "{prepared} of {begun}");
+}
+
+#[test]
+fn of_what_only_reads_nothing_may_take_place_that_nobody_answers() {
+    let told = |writes: Vec<(Key, Option<Value>)>| {
+        let mut client = Client::new();
+        let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+        let clock = NOW.time + 1_000_000_000;
+        let read = |request| Message::ReadReply { request, clock, results: vec![result.clone()], prepared: Vec::new(), is_promised: false };
+        let timestamp = Timestamp { time: clock, ..NOW };
+        let found = read_in(&mut client, ReadMode::Interactive, timestamp.time, read).expect("it is found");
+        let commit = CommitRequest { timestamp, reads: vec![found.evidence], writes };
+        assert_eq!(client.asks(Request::Commit(commit)).len(), 1, "it is not validated");
+        let mut outbox = Outbox::default();
+        client.session.step(Time(client.now.0 + 60_000_000_000), Input::Tick, &mut outbox);
+        outbox.events.into_iter().find_map(|tell| if let Tell::Response { outcome, .. } = tell { outcome.err() } else { None })
+    };
+    assert_eq!(told(Vec::new()), Some(Refusal::Unavailable));
+    assert_eq!(told(vec![(Key::from("b"), None)]), Some(Refusal::OutcomeUnknown));
+}
+
 /// The time at which a write of `a` is prepared that began at `time`, after these reads.
 fn write_of(client: &mut Client, time: u64, reads: Vec<Evidence>) -> u64 {
     let writes = vec![(Key::from("a"), Some(Value::from("1")))];
@@ -276,19 +306,20 @@ fn what_was_so_long_ago_is_not_counted_from_a_clock_that_showed_too_little() {
 }
 
 #[test]
-fn what_begins_by_the_old_clock_before_the_new_one_is_told_begins_again() {
+fn what_begins_by_the_old_clock_before_the_new_one_is_told_is_prepared_later() {
     let mut client = Client::new();
     let old = client.hears_clocks(1_000_000_000);
     let end_turn = |client: &mut Client| client.session.end_turn(client.now, &mut Outbox::default());
     end_turn(&mut client);
-    let commit = |client: &mut Client, time: u64| {
-        let writes = vec![(Key::from("a"), Some(Value::from("1")))];
+    // The time at which it is prepared. Nobody else uses its key.
+    let commit = |client: &mut Client, key: &str, time: u64| {
+        let writes = vec![(Key::from(key), Some(Value::from("1")))];
         let request = Request::Commit(CommitRequest { timestamp: Timestamp { time, ..NOW }, reads: Vec::new(), writes });
         let mut outbox = Outbox::default();
         client.session.step(client.now, Input::Command(Ask { operation: 5, request }), &mut outbox);
-        match outbox.events.pop() {
-            Some(Tell::Response { outcome: Err(refusal), .. }) => Some(refusal),
-            _ => None,
+        match prepared(outbox.sends).as_slice() {
+            [transaction] => transaction.timestamp().time,
+            other => panic!("one transaction is prepared: {other:?}, {:?}", outbox.events),
         }
     };
     // It stood still for 20 ms, and found that out. The turn takes long, and its application has not been told yet.
@@ -296,7 +327,7 @@ fn what_begins_by_the_old_clock_before_the_new_one_is_told_begins_again() {
     let new = client.hears_clocks(1_020_000_000);
     client.now = client.now.after_ms(50);
     let taken = old.read(client.now);
-    assert_eq!(commit(&mut client, taken), Some(Refusal::TooOld));
+    assert!(commit(&mut client, "a", taken) >= new.read(client.now));
     client.now = client.now.after_ms(50);
     let (taken, told) = (old.read(client.now), client.now);
     end_turn(&mut client);
@@ -305,8 +336,9 @@ fn what_begins_by_the_old_clock_before_the_new_one_is_told_begins_again() {
     client.session.step(client.now, Input::Tick, &mut Outbox::default());
     end_turn(&mut client);
     client.now = client.now.after_ms(50);
-    assert_eq!(commit(&mut client, taken), Some(Refusal::TooOld), "it is heard of later");
-    assert_eq!(commit(&mut client, new.read(Time(told.0 + 10_000))), None);
+    assert!(commit(&mut client, "b", taken) >= new.read(client.now), "it is heard of later");
+    let taken = new.read(Time(told.0 + 10_000));
+    assert_eq!(commit(&mut client, "c", taken), taken);
 }
 
 #[test]
