@@ -2,7 +2,8 @@
 //!
 //! Asking for more than the cluster can do at once makes everybody wait and nobody faster: queues grow at the replicas, and what waits in
 //! them grows old. So a connection has so many requests under way at most, and whoever wants to begin a transaction beyond that waits here,
-//! in turn, before it has a timestamp. What has begun goes on at once, and counts.
+//! in turn, before it has a timestamp. What has begun goes on at once, and counts. A request counts until it is answered, also when nobody waits for the
+//! answer any more: the cluster works on it all the same.
 //!
 //! How many are many the connection finds out ([`Window`]): requests that take far longer than the fastest of late have waited
 //! somewhere, and then the window becomes smaller; while somebody waits here and nothing is late, it grows. Who would wait for too long is
@@ -206,10 +207,43 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 struct State {
     window: Window,
-    /// Each with the moment since which it wants to begin, the earliest first.
-    waiting: VecDeque<(Instant, oneshot::Sender<Slot>)>,
+    /// The earliest first.
+    waiting: VecDeque<Waiting>,
+    /// How many have waited so far.
+    numbers: u64,
     /// How many of those that waited have been let in.
     granted: u64,
+}
+
+/// Who waits to begin.
+#[derive(Debug)]
+struct Waiting {
+    /// Since when it wants to.
+    since: Instant,
+    number: u64,
+    grant: oneshot::Sender<Slot>,
+}
+
+/// Takes who waits out of the queue when it goes away: nobody is to wait behind it.
+struct Queued<'a> {
+    admission: &'a Admission,
+    since: Instant,
+    number: u64,
+    is_granted: bool,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if self.is_granted {
+            return;
+        }
+        let mut state = self.admission.lock();
+        let first = state.waiting.partition_point(|waiting| waiting.since < self.since);
+        let place = state.waiting.range(first..).position(|waiting| waiting.number == self.number);
+        if let Some(place) = place {
+            state.waiting.remove(first + place);
+        }
+    }
 }
 
 /// A place in the window; dropping it gives it back.
@@ -221,7 +255,8 @@ pub(crate) struct Slot {
 
 impl Admission {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { window: Window::new(Instant::now()), waiting: VecDeque::new(), granted: 0 }) })
+        let (window, waiting) = (Window::new(Instant::now()), VecDeque::new());
+        Arc::new(Self { state: Mutex::new(State { window, waiting, numbers: 0, granted: 0 }) })
     }
 
     /// A place for a request that belongs to what has begun before.
@@ -236,7 +271,7 @@ impl Admission {
     /// [`Refusal::Overloaded`], at once, for who would wait too long, and when the time is over for who was overtaken by others for as long.
     /// [`Refusal::Unavailable`] when the time is over and nothing moves.
     pub async fn begin(self: &Arc<Self>, since: Instant, longest: Duration) -> Result<Slot, Refusal> {
-        let (granted, granted_before) = {
+        let (granted, granted_before, mut queued) = {
             let mut state = self.lock();
             if state.window.has_room() && state.waiting.is_empty() {
                 state.window.under_way += 1;
@@ -244,7 +279,7 @@ impl Admission {
                 return Ok(Slot { admission: Arc::clone(self), asked: Instant::now() });
             }
             state.window.was_full = true;
-            let ahead = state.waiting.partition_point(|(earlier, _)| *earlier <= since);
+            let ahead = state.waiting.partition_point(|waiting| waiting.since <= since);
             let wait = state.window.wait(ahead).unwrap_or_default();
             let is_full = state.waiting.len() >= WINDOW_MAX;
             if wait > WAIT_MAX || is_full {
@@ -254,11 +289,14 @@ impl Admission {
                 return Err(Refusal::Overloaded { after_ms });
             }
             let (grant, granted) = oneshot::channel();
-            state.waiting.insert(ahead, (since, grant));
-            (granted, state.granted)
+            state.numbers += 1;
+            let number = state.numbers;
+            state.waiting.insert(ahead, Waiting { since, number, grant });
+            (granted, state.granted, Queued { admission: self, since, number, is_granted: false })
         };
         match tokio::time::timeout(longest, granted).await {
             Ok(Ok(mut slot)) => {
+                queued.is_granted = true;
                 slot.asked = Instant::now();
                 Ok(slot)
             }
@@ -277,7 +315,7 @@ impl Admission {
                 if !state.window.has_room() {
                     return;
                 }
-                let Some((_, grant)) = state.waiting.pop_front() else { return };
+                let Some(Waiting { grant, .. }) = state.waiting.pop_front() else { return };
                 if grant.is_closed() {
                     continue;
                 }
@@ -516,7 +554,7 @@ mod tests {
         let goes_on = admission.at_once();
         slots.pop();
         tokio::task::yield_now().await;
-        assert_eq!(admission.lock().waiting.len(), 3, "what has begun goes first");
+        assert_eq!(admission.lock().waiting.len(), 2, "what has begun goes first");
         drop(goes_on);
         for waiting in waiting {
             assert_eq!(waiting.await.expect("it goes on"), Ok(()));
@@ -578,6 +616,25 @@ mod tests {
         slots.pop();
         let _place = earlier.await.expect("it goes on").expect("there is room");
         assert_eq!(overtaken.await.expect("it goes on"), Err(Refusal::Overloaded { after_ms: 100 }));
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_behind_who_has_gone_away() {
+        let (admission, _slots) = full();
+        let (now, longest) = (Instant::now(), Duration::from_secs(60));
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(admission.begin(now, longest))).collect();
+        for begin in &mut waiting {
+            assert!(std::future::poll_fn(|context| std::task::Poll::Ready(begin.as_mut().poll(context).is_pending())).await, "it waits");
+        }
+        let numbers = |admission: &Admission| admission.lock().waiting.iter().map(|waiting| waiting.number).collect::<Vec<_>>();
+        assert_eq!(numbers(&admission), [1, 2, 3]);
+        drop(waiting.remove(1));
+        assert_eq!(numbers(&admission), [1, 3]);
+        drop(waiting);
+        assert_eq!(numbers(&admission), [0; 0]);
+        // As long as nobody waits, one that comes now would wait half a second, and behind two others too long.
+        admission.lock().window.begun_per_second = Some(2.0);
+        assert!(matches!(admission.begin(now, Duration::ZERO).await, Err(Refusal::Unavailable)));
     }
 
     #[tokio::test]

@@ -39,7 +39,33 @@ const PREFIXES_SHOWN_MAX: usize = 8;
 
 /// What came of a request.
 pub(crate) type Outcome = Result<Response, engine::Refusal>;
-type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>;
+type Waiters = Arc<Mutex<HashMap<u64, Waiter>>>;
+
+/// Whoever waits for an answer; and the place of the request, which it has until it is answered: also when nobody waits any more, as the session works on
+/// it all the same.
+struct Waiter {
+    teller: oneshot::Sender<(Outcome, Option<Place>)>,
+    place: Option<Place>,
+}
+
+/// The place of a request in the window.
+struct Place {
+    slot: Slot,
+    kind: Kind,
+}
+
+impl Place {
+    /// The request has come to this.
+    fn answered(self, outcome: &Outcome) {
+        match outcome {
+            Err(engine::Refusal::Overloaded { .. }) => self.slot.refused(),
+            Ok(Response::Found(found)) if self.kind != Kind::Other => {
+                self.slot.answered(Kind::read(found.found.len(), found.value_bytes()));
+            }
+            _ => self.slot.answered(self.kind),
+        }
+    }
+}
 
 /// Keeps configurations in a client's folder, so that its next process begins with them. One that cannot be written does not hold up the
 /// client: it learns of them again from any replica.
@@ -307,7 +333,7 @@ impl Connection {
         &self.turns
     }
 
-    /// [`Connection::ask`], in a place that it has and gives back. Others have their turns at what it has read as soon as the request is on its
+    /// [`Connection::ask`], in a place that it has until it is answered. Others have their turns at what it has read as soon as the request is on its
     /// way: what they ask from then on comes after it.
     ///
     /// # Errors
@@ -318,15 +344,15 @@ impl Connection {
             Request::Commit(_) | Request::Submit { .. } => Kind::Commit,
             Request::Read { .. } | Request::Scan { .. } | Request::Private(_) => Kind::Other,
         };
-        let outcome = self.ask_then(request, || turn.iter_mut().for_each(KeyTurn::asked)).await?;
+        let place = Some(Place { slot, kind });
+        let answer = self.ask_then(request, place, || turn.iter_mut().for_each(KeyTurn::asked)).await?;
         drop(turn);
-        match &outcome {
-            Some(Err(engine::Refusal::Overloaded { .. })) => slot.refused(),
-            Some(Ok(Response::Found(found))) if kind != Kind::Other => slot.answered(Kind::read(found.found.len(), found.value_bytes())),
-            Some(_) => slot.answered(kind),
-            None => {}
-        }
-        Ok(outcome)
+        Ok(answer.map(|(outcome, place)| {
+            if let Some(place) = place {
+                place.answered(&outcome);
+            }
+            outcome
+        }))
     }
 
     /// Gives the session a request and waits for what it comes to. Nothing when the session has ended meanwhile: what was asked may
@@ -335,21 +361,26 @@ impl Connection {
     /// # Errors
     /// [`Error::Closed`], when the session had ended before: nothing was asked.
     pub async fn ask(&self, request: Request) -> Result<Option<Outcome>, Error> {
-        self.ask_then(request, || ()).await
+        Ok(self.ask_then(request, None, || ()).await?.map(|(outcome, _)| outcome))
     }
 
-    async fn ask_then(&self, request: Request, asked: impl FnOnce()) -> Result<Option<Outcome>, Error> {
+    async fn ask_then(
+        &self,
+        request: Request,
+        place: Option<Place>,
+        asked: impl FnOnce(),
+    ) -> Result<Option<(Outcome, Option<Place>)>, Error> {
         self.can(request.capability())?;
         let operation = self.operations.fetch_add(1, Ordering::Relaxed);
-        let (waiter, outcome) = oneshot::channel();
-        lock(&self.waiters).insert(operation, waiter);
-        // Whoever goes away leaves nothing behind.
-        let _waiting = Waiting { waiters: &self.waiters, operation };
+        let (teller, outcome) = oneshot::channel();
+        lock(&self.waiters).insert(operation, Waiter { teller, place });
+        let mut asking = Asking { waiters: &self.waiters, operation, is_asked: false };
         match self.session.try_ask(Ask { operation, request }).map_err(|not_taken| *not_taken) {
             Ok(()) => {}
             Err(NotTaken::Busy(ask)) => self.session.ask(ask).await.map_err(|_| Error::Closed)?,
             Err(NotTaken::Stopped(_)) => return Err(Error::Closed),
         }
+        asking.is_asked = true;
         asked();
         Ok(outcome.await.ok())
     }
@@ -543,15 +574,19 @@ impl Connection {
     }
 }
 
-/// Whoever waits for an operation.
-struct Waiting<'a> {
+/// Whoever is about to ask the session something. Unless it comes to that, it leaves nothing behind.
+struct Asking<'a> {
     waiters: &'a Waiters,
     operation: u64,
+    is_asked: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        lock(self.waiters).remove(&self.operation);
+        if !self.is_asked {
+            let waiter = lock(self.waiters).remove(&self.operation);
+            drop(waiter);
+        }
     }
 }
 
@@ -571,8 +606,10 @@ impl Audience {
         match event {
             Tell::Response { operation, outcome } => {
                 let waiter = lock(&self.waiters).remove(&operation);
-                if let Some(waiter) = waiter {
-                    drop(waiter.send(outcome));
+                let Some(Waiter { teller, place }) = waiter else { return };
+                // Who has gone away leaves it to this to give the place back. How long it took counts all the same.
+                if let Err((outcome, Some(place))) = teller.send((outcome, place)) {
+                    place.answered(&outcome);
                 }
             }
             Tell::Clock(told) => drop(self.clock.send_replace(Some(told))),

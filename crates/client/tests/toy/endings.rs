@@ -14,7 +14,9 @@ struct Silent {
 
 const FATAL: &str = "fatal";
 /// More requests than any test makes.
-const HEARD_MAX: usize = 64;
+const HEARD_MAX: usize = 256;
+/// More than may be under way at first.
+const MANY: usize = 200;
 
 static POOLED: Profile = Profile { capabilities: Capabilities { pool: true, ..OPTIMIST.capabilities }, ..OPTIMIST };
 
@@ -172,6 +174,41 @@ async fn calls_end_with_the_runtime_that_the_client_was_connected_on() {
     let another = client.pool(PoolOptions::default()).expect("it has one");
     assert!(matches!(ended(run(&another)).await, Error::Closed));
     timeout(PATIENCE, client.close()).await.expect("nothing is left to close");
+}
+
+/// Asks, and does not wait for the answer.
+async fn ask_and_leave<T>(call: impl Future<Output = Result<T, Error>>) {
+    tokio::select! {
+        biased;
+        _ = call => {}
+        () = std::future::ready(()) => {}
+    }
+}
+
+#[tokio::test]
+async fn requests_whose_callers_went_away_count_until_they_are_answered() {
+    let nodes = six().await;
+    // Nothing is answered: what cannot begin within a moment cannot begin at all.
+    let (heard, mut told) = mpsc::channel(HEARD_MAX);
+    let timeouts = Timeouts { connect_ms: 600_000, operation_ms: 1, ..Timeouts::default() };
+    let client = connect_within(timeouts, &addresses(&nodes), Alone(Silent { heard })).await.expect("all six serve");
+    for _ in 0..MANY {
+        ask_and_leave(get(&client, "k")).await;
+    }
+    assert!(matches!(ended(get(&client, "k")).await, Error::Unavailable { .. }));
+    client.close().await;
+    drop(client);
+    let mut asked = 0;
+    while timeout(PATIENCE, told.recv()).await.expect("the session has ended").is_some() {
+        asked += 1;
+    }
+    assert!(asked > 0 && asked < MANY, "{asked} are under way");
+    // And no longer than that.
+    let client = connect_to(&addresses(&nodes), Session::new(cluster())).await.expect("all six serve");
+    for _ in 0..MANY {
+        ask_and_leave(get(&client, "1")).await;
+    }
+    timeout(PATIENCE, get(&client, "1")).await.expect("there is room again").expect("they answer");
 }
 
 #[tokio::test]
