@@ -16,6 +16,7 @@ use crate::work::{Footprint, Member, Work};
 pub(crate) struct Bounds {
     pub members: usize,
     pub bytes: usize,
+    pub keys: usize,
 }
 
 /// Whether a transaction can join a batch.
@@ -96,6 +97,7 @@ impl BatchBuilder {
         let sum = self.sum.plus(more);
         self.len() >= self.bounds.members
             || sum.bytes > self.bounds.bytes
+            || sum.reads + sum.writes > self.bounds.keys
             || sum.reads > TRANSACTION_READS_MAX
             || sum.writes > TRANSACTION_WRITES_MAX
     }

@@ -31,6 +31,7 @@ impl engine::Pool for Pool {
     fn on_outcome(&mut self, now: Time, batch: u64, outcome: Result<Response, Refusal>, out: &mut PoolOutput) {
         let event = match outcome {
             Ok(Response::Private(private)) => private.take::<Event>().ok(),
+            Err(Refusal::Unavailable) => return neutral(out, |inner| self.on_unasked(now, batch, inner)),
             _ => None,
         };
         neutral(out, |inner| match event {

@@ -124,6 +124,25 @@ enum Stage {
 struct Half {
     members: Vec<Member>,
     not_before: Time,
+    /// When the first of them came.
+    since: Time,
+    /// What they are told if they wait for too long.
+    why: Failed,
+}
+
+impl Half {
+    fn new(members: Vec<Member>, not_before: Time, why: Failed) -> Self {
+        let since = first_since(&members);
+        Self { members, not_before, since, why }
+    }
+}
+
+/// What is told who has waited for too long, and has met nobody.
+const WAITED: Failed = Failed::NotCommitted(Failure::TimedOut(None));
+
+/// When the first of `members` came.
+fn first_since<'a>(members: impl IntoIterator<Item = &'a Member>) -> Time {
+    members.into_iter().map(|member| member.since).min().unwrap_or(Time(u64::MAX))
 }
 
 /// The pool. It has no clock and does nothing by itself: its owner says what time it is, calls [`Pool::advance`] when
@@ -198,7 +217,7 @@ impl Pool {
         self.members += 1;
         let queue = self.queue_of(work.writes().next().is_some());
         self.nothing_fits = false;
-        self.queues[queue].push_back(Member { ticket, work, since: now, attempts: 0 });
+        self.queues[queue].push_back(Member { ticket, work, since: now, attempts: 0, is_withdrawn: false });
         Ok(())
     }
 
@@ -210,7 +229,7 @@ impl Pool {
     }
 
     /// Takes a transaction out again that nobody waits for any more. `false` when it is in flight: then it keeps its place in the pool
-    /// until it ends.
+    /// until its batch ends, and is not tried again.
     pub fn withdraw(&mut self, ticket: u64) -> bool {
         let is_it = |member: &Member| member.ticket == ticket;
         for queue in &mut self.queues {
@@ -224,16 +243,51 @@ impl Pool {
         for half in &mut self.halves {
             if let Some(at) = half.members.iter().position(is_it) {
                 half.members.remove(at);
+                half.since = first_since(&half.members);
                 self.members -= 1;
                 self.halves.retain(|half| !half.members.is_empty());
                 return true;
             }
         }
+        let mut in_flight = self.in_flight_batches.values_mut().flat_map(|in_flight| &mut in_flight.members);
+        if let Some(member) = in_flight.find(|member| is_it(member)) {
+            member.is_withdrawn = true;
+        }
         false
+    }
+
+    /// Ends those that have waited for too long to be part of a batch: nothing of them has been sent, or it is certain that it never takes place.
+    fn expire(&mut self, now: Time, out: &mut Output) {
+        let mut expired = Vec::new();
+        for queue in &mut self.queues {
+            // They stand in the order in which they came.
+            while queue.front().is_some_and(|first| is_expired(first.since, now, self.options.retry_ms)) {
+                expired.extend(queue.pop_front().map(|member| (member, WAITED)));
+            }
+        }
+        for half in &mut self.halves {
+            if is_expired(half.since, now, self.options.retry_ms) {
+                let over = half.members.extract_if(.., |member| is_expired(member.since, now, self.options.retry_ms));
+                expired.extend(over.map(|member| (member, half.why)));
+                half.since = first_since(&half.members);
+            }
+        }
+        self.halves.retain(|half| !half.members.is_empty());
+        for (member, why) in expired {
+            self.nothing_fits = false;
+            self.fail(member, why, out);
+        }
+    }
+
+    /// When the first of those that wait came.
+    fn waits_since(&self) -> Option<Time> {
+        let first = self.queues.iter().filter_map(|queue| queue.front()).map(|member| member.since);
+        first.chain(self.halves.iter().map(|half| half.since)).min()
     }
 
     /// Begins whatever can begin: batches, as many as may be in flight. `timestamp` gives a new one each time, above all before.
     pub fn advance(&mut self, now: Time, mut timestamp: impl FnMut() -> Timestamp, out: &mut Output) {
+        self.expire(now, out);
         self.commit_ready(out);
         while self.has_room()
             && let Some((members, recheck)) = self.form(now, out)
@@ -245,13 +299,16 @@ impl Pool {
     /// Whether [`Pool::advance`] might begin something at `now`.
     #[must_use]
     pub fn can_advance(&self, now: Time) -> bool {
-        self.has_room() && (self.waiting() > 0 && !self.nothing_fits || self.halves.iter().any(|half| half.not_before <= now))
+        let fits = || self.waiting() > 0 && !self.nothing_fits || self.halves.iter().any(|half| half.not_before <= now);
+        self.has_room() && fits() || self.waits_since().is_some_and(|since| is_expired(since, now, self.options.retry_ms))
     }
 
     /// When to call [`Pool::advance`] at the latest, though nothing else happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.halves.iter().map(|half| half.not_before).min()
+        let expires = self.waits_since().map(|since| since.after_ms(self.options.retry_ms));
+        // What may begin again but finds no room waits for a batch to end.
+        self.halves.iter().map(|half| half.not_before).filter(|_| self.has_room()).chain(expires).min()
     }
 
     /// How many transactions wait to be part of a batch.
@@ -318,7 +375,8 @@ impl Pool {
 
     fn form_from(&mut self, queue: usize, out: &mut Output) -> Option<(Vec<Member>, Recheck)> {
         let limit = self.sizers[queue].limit();
-        let mut builder = BatchBuilder::new(self.options.conflicts, Bounds { members: limit, bytes: self.options.batch_bytes_max });
+        let PoolOptions { conflicts, batch_bytes_max: bytes, batch_keys_max: keys, .. } = self.options;
+        let mut builder = BatchBuilder::new(conflicts, Bounds { members: limit, bytes, keys });
         let mut at = 0;
         // Those left waiting keep their place, so that each is the first of a batch sooner or later.
         while at < self.queues[queue].len().min(limit * LOOKED_AT_FACTOR) {
@@ -480,6 +538,15 @@ impl Pool {
         }
     }
 
+    /// What was to be asked for a batch was not: nothing of it takes place.
+    pub fn on_unasked(&mut self, now: Time, batch: u64, out: &mut Output) {
+        if self.in_flight_batches.contains_key(&batch) {
+            let in_flight = self.end(batch, Ended::Otherwise, out);
+            let failure = Failure::TimedOut(None);
+            self.failed(now, in_flight, failure, Failed::NotCommitted(failure), out);
+        }
+    }
+
     /// Takes a batch out; another one that waits for room to commit then has some.
     fn end(&mut self, batch: u64, how: Ended, out: &mut Output) -> InFlightBatch {
         let in_flight = self.in_flight_batches.remove(&batch).expect("the caller has just found it");
@@ -523,7 +590,7 @@ impl Pool {
         let is_over = |member: &Member| {
             // What ran has to run again, unless it may be another member that was in the way.
             let must_run_again = is_alone && matches!(member.work, Work::Interactive(_));
-            must_run_again || now.since(member.since) >= self.options.retry_ms.saturating_mul(1_000_000)
+            must_run_again || member.is_withdrawn || is_expired(member.since, now, self.options.retry_ms)
         };
         let (over, again): (Vec<Member>, Vec<Member>) = in_flight.members.into_iter().partition(is_over);
         for member in over {
@@ -531,7 +598,7 @@ impl Pool {
         }
         let attempts = again.iter().map(|member| member.attempts).max().unwrap_or(0);
         let waits_us = [self.backoff_us(attempts), self.backoff_us(attempts)];
-        self.halve(again, waits_us.map(|wait_us| now.after_us(wait_us)));
+        self.halve(again, waits_us.map(|wait_us| now.after_us(wait_us)), why);
     }
 
     /// It failed for another reason than a conflict.
@@ -540,7 +607,11 @@ impl Pool {
             Failure::Refused(Refusal::TooOld | Refusal::NotKept { .. }) | Failure::TooLow => self.aborted(now, in_flight, otherwise, out),
             // One of them may be the reason; alone, each gets its own answer.
             Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if in_flight.members.len() > 1 => {
-                self.halve(in_flight.members, [now, now]);
+                let (withdrawn, again): (Vec<Member>, Vec<Member>) = in_flight.members.into_iter().partition(|member| member.is_withdrawn);
+                for member in withdrawn {
+                    self.fail(member, otherwise, out);
+                }
+                self.halve(again, [now, now], WAITED);
             }
             _ => {
                 if matches!(failure, Failure::TimedOut(_)) {
@@ -564,15 +635,15 @@ impl Pool {
         }
     }
 
-    /// Parts a batch in two, to be tried again.
-    fn halve(&mut self, mut members: Vec<Member>, not_before: [Time; 2]) {
+    /// Parts a batch in two, to be tried again; `why` is told who waits for that for too long.
+    fn halve(&mut self, mut members: Vec<Member>, not_before: [Time; 2], why: Failed) {
         if members.len() > 1 {
             self.counts.split += 1;
             let second = members.split_off(members.len().div_ceil(2));
-            self.halves.push_back(Half { members, not_before: not_before[0] });
-            self.halves.push_back(Half { members: second, not_before: not_before[1] });
+            self.halves.push_back(Half::new(members, not_before[0], why));
+            self.halves.push_back(Half::new(second, not_before[1], why));
         } else if !members.is_empty() {
-            self.halves.push_back(Half { members, not_before: not_before[0] });
+            self.halves.push_back(Half::new(members, not_before[0], why));
         }
     }
 
@@ -597,6 +668,11 @@ impl Pool {
 enum Ended {
     Committed,
     Otherwise,
+}
+
+/// Whether who came at `since` has been in the pool for as long as it may be.
+fn is_expired(since: Time, now: Time, retry_ms: u64) -> bool {
+    now.since(since) >= retry_ms.saturating_mul(1_000_000)
 }
 
 fn mode(writes: bool) -> ReadMode {

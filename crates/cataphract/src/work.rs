@@ -107,4 +107,6 @@ pub(crate) struct Member {
     pub since: Time,
     /// How many batches it was part of.
     pub attempts: u32,
+    /// Nobody waits for it any more.
+    pub is_withdrawn: bool,
 }

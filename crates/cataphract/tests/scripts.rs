@@ -3,7 +3,7 @@
 use basil::{Failure, Refusal};
 use cataphract::{BatchSize, ConflictRule, Failed, NotTaken, Operation, Order, Pool, PoolOptions, Work};
 use machine::Time;
-use types::{Key, Value};
+use types::{ClientId, Key, Timestamp, Value};
 
 use crate::harness::{CLUSTER, Luck, World, delete, get, put};
 
@@ -279,6 +279,87 @@ fn a_withdrawn_member_of_a_waiting_half_is_not_retried() {
     world.settle();
     assert_eq!((world.sent.len(), world.committed(tickets[1]).size), (2, 1));
     assert!(!world.outcomes.contains_key(&tickets[0]));
+}
+
+#[test]
+fn a_member_that_was_withdrawn_while_in_flight_is_not_tried_again() {
+    let mut world = World::new(options());
+    let tickets = [world.submit(&[put("x", "1")]), world.submit(&[put("y", "1")])];
+    world.foreign_read("x", 1_000);
+    world.advance();
+    assert!(!world.pool.withdraw(tickets[0]), "it is in flight");
+    world.settle();
+    assert_eq!(world.outcomes[&tickets[0]].as_ref().unwrap_err(), &Failed::Conflict);
+    assert_eq!((world.committed(tickets[1]).attempts, world.sent.len()), (2, 2));
+}
+
+#[test]
+fn what_waits_for_too_long_is_given_up() {
+    let mut world = World::new(PoolOptions { retry_ms: 40, ..options() });
+    let under_way = world.submit(&[put("x", "1")]);
+    world.advance();
+    let waits = world.submit(&[put("y", "1")]);
+    let came = world.now();
+    assert_eq!(world.pool.deadline(), Some(came.after_ms(40)));
+    while world.now() < came.after_ms(40) {
+        assert!(!world.pool.can_advance(world.now()));
+        world.timestamp();
+    }
+    assert!(world.pool.can_advance(world.now()));
+    world.advance();
+    assert_eq!(world.outcomes[&waits].as_ref().unwrap_err(), &Failed::NotCommitted(Failure::TimedOut(None)));
+    assert_eq!((world.pool.waiting(), world.pool.deadline()), (0, None));
+    world.settle();
+    assert_eq!(world.committed(under_way).size, 1);
+}
+
+#[test]
+fn halves_that_wait_for_too_long_are_given_up() {
+    let mut world = World::new(PoolOptions { retry_ms: 40, ..options() });
+    let halved = [world.submit(&[put("x", "1")]), world.submit(&[put("y", "1")])];
+    world.foreign_read("x", 1_000);
+    world.advance();
+    world.deliver(0, Luck::Done);
+    // Another batch is begun as soon as this one has ended, and is never answered.
+    let other = world.submit(&[put("z", "1")]);
+    world.deliver(0, Luck::Done);
+    world.advance();
+    assert_eq!((world.pool.under_way(), world.pool.waiting()), (1, 0));
+    while world.pool.deadline().is_some_and(|deadline| world.now() < deadline) {
+        world.timestamp();
+    }
+    world.advance();
+    for ticket in halved {
+        assert_eq!(world.outcomes[&ticket].as_ref().unwrap_err(), &Failed::Conflict, "they met another");
+    }
+    world.settle();
+    assert_eq!(world.committed(other).size, 1);
+}
+
+#[test]
+fn no_batch_has_more_keys_than_its_client_may_use() {
+    let mut world = World::new(PoolOptions { batch_keys_max: 4, ..options() });
+    let tickets = ["a", "b", "c", "d"].map(|name| world.submit(&[get(name), put(name, "1")]));
+    let alone = world.submit(&[put("e", "1"), put("f", "1"), put("g", "1"), put("h", "1"), put("i", "1")]);
+    world.settle();
+    assert_eq!(tickets.map(|ticket| world.committed(ticket).size), [2; 4]);
+    assert_eq!(world.committed(alone).size, 1, "its client refuses it, if it is too large");
+}
+
+#[test]
+fn a_commit_that_was_never_asked_for_has_no_unknown_outcome() {
+    let told = |outcome: engine::Refusal| {
+        let mut pool = Pool::new(CLUSTER, options());
+        let (pool, mut out): (&mut dyn engine::Pool, _) = (&mut pool, engine::PoolOutput::default());
+        pool.submit(Time(0), 1, engine::Work::Declared(vec![put("x", "1")])).expect("there is room");
+        pool.advance(Time(0), &mut || Timestamp::new(1, ClientId(1)), &mut out);
+        let request = out.requests.pop().expect("it begins");
+        assert!(request.commits);
+        pool.on_outcome(Time(0), request.batch, Err(outcome), &mut out);
+        out.outcomes.pop().expect("it has ended").1.expect_err("nobody has answered")
+    };
+    assert_eq!(told(engine::Refusal::OutcomeUnknown), engine::Refusal::OutcomeUnknown);
+    assert_eq!(told(engine::Refusal::Unavailable), engine::Refusal::Unavailable);
 }
 
 #[test]

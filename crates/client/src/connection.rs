@@ -494,12 +494,18 @@ impl Connection {
         Error::NotPermitted(format!("{client} has no right to {verb} {what}: {rule} (configuration {version}; see bezant config show)"))
     }
 
-    /// Refuses here a transaction that every replica would refuse, since the operators limit this client.
-    pub fn within_limits(&self, keys: usize, bytes: usize) -> Result<(), Error> {
+    /// How many keys a transaction may read and write, and how many bytes it may write, by what the operators allow this client.
+    pub fn limits(&self) -> (usize, usize) {
         let cluster = self.cluster();
         let limits = cluster.permission(self.client).map(|permission| permission.limits).unwrap_or_default();
-        let over = |limit: Option<u32>, found: usize| limit.is_some_and(|limit| found > limit as usize);
-        let named = [("keys_max", over(limits.keys, keys)), ("bytes_max", over(limits.bytes, bytes))];
+        let most = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);
+        (most(limits.keys), most(limits.bytes))
+    }
+
+    /// Refuses here a transaction that every replica would refuse, since the operators limit this client.
+    pub fn within_limits(&self, keys: usize, bytes: usize) -> Result<(), Error> {
+        let (keys_max, bytes_max) = self.limits();
+        let named = [("keys_max", keys > keys_max), ("bytes_max", bytes > bytes_max)];
         match named.into_iter().find(|(_, is_over)| *is_over) {
             None => Ok(()),
             Some((name, _)) => Err(self.error(engine::Refusal::ClientLimit { name, after_ms: 0 })),

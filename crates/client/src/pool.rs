@@ -2,9 +2,9 @@
 
 mod metrics;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use engine::{
@@ -91,7 +91,9 @@ impl Pool {
     pub(crate) fn new(connection: Arc<Connection>, retry: Duration, options: PoolOptions) -> Result<Self, Error> {
         let members_max = options.members_max.clamp(1, Semaphore::MAX_PERMITS);
         let retry_ms = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
-        let options = PoolOptions { members_max, retry_ms, seed: rand::rng().random(), ..options };
+        let (keys_max, bytes_max) = connection.limits();
+        let (batch_keys_max, batch_bytes_max) = (options.batch_keys_max.min(keys_max), options.batch_bytes_max.min(bytes_max));
+        let options = PoolOptions { members_max, retry_ms, batch_keys_max, batch_bytes_max, seed: rand::rng().random(), ..options };
         let machine = connection.make_pool(options).ok_or_else(|| connection.error(Refusal::Unsupported(Capability::Pool)))?;
         let state = State {
             machine,
@@ -162,8 +164,12 @@ impl Pool {
             let commit = Transaction::begin(Arc::clone(connection), None).commit().await?;
             return Ok(Committed { value: Vec::new(), commit, attempts: 1 });
         }
-        let Ended { values, commit, attempts } = self.shared.join(Work::Declared(operations)).await?;
-        Ok(Committed { value: values, commit, attempts })
+        let (keys, bytes) = size_of(&operations);
+        connection.within_limits(keys, bytes)?;
+        // The pool itself tries again what meets others. What the replicas have no time for comes back, as a client's own transactions do.
+        let once = |_| self.shared.join(Work::Declared(operations.clone()));
+        let (Ended { values, commit, attempts }, refused) = self.client().retried(once).await?;
+        Ok(Committed { value: values, commit, attempts: attempts + refused - 1 })
     }
 
     /// Commits a transaction that has run, and has the right to write what it writes.
@@ -190,6 +196,20 @@ impl fmt::Debug for Pool {
         let (waiting, under_way) = (state.machine.waiting(), state.machine.under_way());
         formatter.debug_struct("Pool").field("waiting", &waiting).field("under_way", &under_way).finish_non_exhaustive()
     }
+}
+
+/// How many keys a transaction reads and writes, and how many bytes it writes, as replicas count them.
+fn size_of(operations: &[Operation]) -> (usize, usize) {
+    let (mut reads, mut writes) = (BTreeSet::new(), BTreeMap::new());
+    for operation in operations {
+        match operation.write() {
+            Some((key, value)) => drop(writes.insert(key, key.as_bytes().len() + value.map_or(0, |value| value.as_bytes().len()))),
+            // It reads its own write.
+            None if writes.contains_key(operation.key()) => {}
+            None => drop(reads.insert(operation.key())),
+        }
+    }
+    (reads.len() + writes.len(), writes.values().sum())
 }
 
 /// Whoever waits for a transaction, and its place in the pool: it has that for as long as the transaction is under way, also when
@@ -242,7 +262,8 @@ enum DueWork {
 /// Something that the pool does on the client's runtime. When the runtime ends, it drops what has not ended yet: then the pool is over, and
 /// all who wait are told.
 struct Task {
-    shared: Arc<Shared>,
+    /// One that only waits for its time keeps nothing alive.
+    shared: Weak<Shared>,
     /// The batch whose request it carries.
     batch: Option<u64>,
     /// It has asked for a commit, and has no answer.
@@ -252,15 +273,16 @@ struct Task {
 
 impl Task {
     fn new(shared: &Arc<Shared>, batch: Option<u64>) -> Self {
-        Self { shared: Arc::clone(shared), batch, is_committing: false, is_over: false }
+        Self { shared: Arc::downgrade(shared), batch, is_committing: false, is_over: false }
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
         if !self.is_over {
             let refusal = if self.is_committing { Refusal::OutcomeUnknown } else { Refusal::Unavailable };
-            self.shared.end(self.batch.map(|batch| (batch, refusal)));
+            shared.end(self.batch.map(|batch| (batch, refusal)));
         }
     }
 }
@@ -268,7 +290,8 @@ impl Drop for Task {
 impl Shared {
     /// Lets a transaction into the pool, and waits for its end.
     async fn join(self: &Arc<Self>, work: Work) -> Result<Ended, Error> {
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Error::Closed)?;
+        let entering = tokio::time::timeout(self.retry, Arc::clone(&self.places).acquire_owned());
+        let place = entering.await.map_err(|_| self.error(Refusal::Unavailable))?.map_err(|_| Error::Closed)?;
         let (ticket, outcome) = self.enter(work, place)?;
         let mut waiting = Waiting { shared: self, ticket, is_over: false };
         let outcome = outcome.await;
@@ -321,18 +344,19 @@ impl Shared {
     fn start(self: &Arc<Self>, Due { work, requests }: Due) {
         let runtime = self.connection.runtime();
         match work {
-            Some(DueWork::Form) => drop(runtime.spawn(Self::form(Task::new(self, None)))),
+            Some(DueWork::Form) => drop(runtime.spawn(Arc::clone(self).form(Task::new(self, None)))),
             Some(DueWork::Look(at)) => drop(runtime.spawn(Self::look_at(Task::new(self, None), at))),
             None => {}
         }
         for request in requests {
-            runtime.spawn(Self::carry(Task::new(self, Some(request.batch)), request));
+            runtime.spawn(Arc::clone(self).carry(Task::new(self, Some(request.batch)), request));
         }
     }
 
     async fn look_at(mut task: Task, at: Time) {
-        let this = Arc::clone(&task.shared);
-        tokio::time::sleep(Duration::from_nanos(at.since(this.now()))).await;
+        let Some(wait) = task.shared.upgrade().map(|this| at.since(this.now())) else { return };
+        tokio::time::sleep(Duration::from_nanos(wait)).await;
+        let Some(this) = task.shared.upgrade() else { return };
         let due = {
             let mut state = this.lock();
             if state.wakes_at == Some(at) {
@@ -346,12 +370,11 @@ impl Shared {
 
     /// Forms batches. Those who are about to bring a transaction, such as all whose last one has just ended, come first: it waits
     /// as long as others do something and more keep coming, and not a moment longer.
-    async fn form(mut task: Task) {
-        let this = Arc::clone(&task.shared);
+    async fn form(self: Arc<Self>, mut task: Task) {
         let mut waiting = 0;
         loop {
             tokio::task::yield_now().await;
-            let state = this.lock();
+            let state = self.lock();
             let now_waiting = state.machine.waiting();
             if now_waiting <= waiting || state.machine.has_full_batch() {
                 break;
@@ -359,25 +382,24 @@ impl Shared {
             waiting = now_waiting;
         }
         let due = {
-            let mut state = this.lock();
+            let mut state = self.lock();
             state.is_forming = false;
             let mut out = PoolOutput::default();
-            state.machine.advance(this.now(), &mut || this.connection.next_timestamp(), &mut out);
-            this.tell(&mut state, out)
+            state.machine.advance(self.now(), &mut || self.connection.next_timestamp(), &mut out);
+            self.tell(&mut state, out)
         };
         task.is_over = true;
-        this.start(due);
+        self.start(due);
     }
 
     /// Carries a batch's requests to the session and back, one after the other.
-    async fn carry(mut task: Task, request: PoolRequest) {
-        let this = Arc::clone(&task.shared);
+    async fn carry(self: Arc<Self>, mut task: Task, request: PoolRequest) {
         let mut next = Some(request);
         while let Some(PoolRequest { batch, commits, request }) = next.take() {
             (task.batch, task.is_committing) = (Some(batch), commits);
-            let answer = this.connection.ask(request).await;
+            let answer = self.connection.ask(request).await;
             let mut due = {
-                let mut state = this.lock();
+                let mut state = self.lock();
                 let mut out = PoolOutput::default();
                 let outcome = match answer {
                     Ok(Some(outcome)) => outcome,
@@ -388,13 +410,13 @@ impl Shared {
                         Err(Refusal::Unavailable)
                     }
                 };
-                state.machine.on_outcome(this.now(), batch, outcome, &mut out);
-                this.tell(&mut state, out)
+                state.machine.on_outcome(self.now(), batch, outcome, &mut out);
+                self.tell(&mut state, out)
             };
             // From here on nothing is under way that it would have to end.
             (task.batch, task.is_committing) = (None, false);
             next = (!due.requests.is_empty()).then(|| due.requests.remove(0));
-            this.start(due);
+            self.start(due);
         }
         task.is_over = true;
     }

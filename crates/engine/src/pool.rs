@@ -22,14 +22,14 @@ pub trait Pool: Send {
     fn submit(&mut self, now: Time, ticket: u64, work: Work) -> Result<(), NotTaken>;
 
     /// Takes a transaction out again that nobody waits for any more. `false` when it is under way: then it keeps its place in
-    /// the pool until it ends.
+    /// the pool until its batch ends, and is not tried again.
     fn withdraw(&mut self, ticket: u64) -> bool;
 
     /// Begins whatever can begin. `timestamp` gives a new one each time, above all before.
     fn advance(&mut self, now: Time, timestamp: &mut dyn FnMut() -> Timestamp, out: &mut PoolOutput);
 
-    /// What came of a request: the session's answer, or [`Refusal::OutcomeUnknown`] or [`Refusal::Unavailable`] when there was
-    /// none because the client was closed.
+    /// What came of a request: the session's answer, or, where the client was closed, [`Refusal::OutcomeUnknown`] when it gave none to a
+    /// commit, and [`Refusal::Unavailable`] when it was not asked to commit.
     fn on_outcome(&mut self, now: Time, batch: u64, outcome: Result<Response, Refusal>, out: &mut PoolOutput);
 
     /// Whether [`Pool::advance`] might begin something at `now`.
@@ -163,12 +163,14 @@ pub struct PoolOptions {
     pub conflicts: ConflictRule,
     /// How many batches may be under way at once. While they are, the next one forms.
     pub in_flight: usize,
-    /// How many bytes a batch may have; the engine's own limit holds as well.
+    /// How many bytes a batch may have; the engine's own limit holds as well. The client library lowers it to what its operators allow the client.
     pub batch_bytes_max: usize,
+    /// How many keys a batch may read and write, together; the engine's own limits hold as well. The client library lowers it likewise.
+    pub batch_keys_max: usize,
     /// How many transactions may be in the pool, under way or waiting; more wait outside.
     pub members_max: usize,
-    /// For how long a transaction whose operations are known is tried again when it meets another, in milliseconds. The client
-    /// library sets it to its own.
+    /// For how long a transaction whose operations are known is tried again when it meets another, and any may wait to be part of a batch, in
+    /// milliseconds. The client library sets it to its own.
     pub retry_ms: u64,
     /// What waits before retries are drawn from: two pools with the same seed would wait alike. The client library draws it.
     pub seed: u64,
@@ -182,6 +184,7 @@ impl Default for PoolOptions {
             conflicts: ConflictRule::default(),
             in_flight: 4,
             batch_bytes_max: TRANSACTION_BYTES_MAX / 4,
+            batch_keys_max: usize::MAX,
             members_max: 65_536,
             retry_ms: 10_000,
             seed: 0,

@@ -71,7 +71,13 @@ impl engine::Pool for OneByOne {
 
     fn on_outcome(&mut self, _: Time, batch: u64, outcome: Result<Response, Refusal>, out: &mut PoolOutput) {
         self.under_way = None;
-        out.outcomes.push((batch, Err(outcome.expect_err("the session answers nothing"))));
+        out.outcomes.push((
+            batch,
+            outcome.map(|response| match response {
+                Response::Committed(commit) => engine::Committed { values: Vec::new(), commit, attempts: 1 },
+                other => panic!("it was to commit: {other:?}"),
+            }),
+        ));
     }
 
     fn can_advance(&self, _: Time) -> bool {
@@ -240,6 +246,82 @@ impl Answers for Doubtful {
     fn answer(&mut self, _: Request) -> Option<Result<Response, Refusal>> {
         self.0 += 1;
         Some(Err(if self.0 < 3 { Refusal::OutcomeUnknown } else { Refusal::Unjudged("it is a test".to_owned()) }))
+    }
+}
+
+/// A client of such a session on the test's own runtime, with such a pool.
+async fn pooled(nodes: &[Node<Doubler, Message>], timeouts: Timeouts, session: impl Answers) -> Client {
+    let pools: PoolMaker = Box::new(|_| Box::<OneByOne>::default());
+    let timeouts = Timeouts { connect_ms: 600_000, ..timeouts };
+    Client::start(config(timeouts, &addresses(nodes)), |_| Alone(session), Some(pools)).await.expect("all six serve")
+}
+
+#[tokio::test]
+async fn who_finds_no_place_in_a_pool_is_told() {
+    let nodes = six().await;
+    let (heard, mut told) = mpsc::channel(HEARD_MAX);
+    let client = pooled(&nodes, Timeouts { retry_ms: 1, ..Timeouts::default() }, Silent { heard }).await;
+    let pool = client.pool(PoolOptions { members_max: 1, ..PoolOptions::default() }).expect("it has one");
+    let first = tokio::spawn(run(&pool));
+    hears(&mut told, "batch").await;
+    assert!(matches!(ended(run(&pool)).await, Error::Unavailable { .. }));
+    client.close().await;
+    assert!(matches!(joined(first).await, Error::OutcomeUnknown { .. }));
+}
+
+/// A session that has no time at first.
+struct Busy(u32);
+
+impl Answers for Busy {
+    fn profile() -> &'static Profile {
+        &POOLED
+    }
+
+    fn answer(&mut self, _: Request) -> Option<Result<Response, Refusal>> {
+        self.0 += 1;
+        let commit = Commit { id: TransactionId([0; 32]), timestamp: Timestamp::ZERO, place: 0, path: CommitPath::Fast, receipt: None };
+        Some(if self.0 < 3 { Err(Refusal::Overloaded { after_ms: 1 }) } else { Ok(Response::Committed(commit)) })
+    }
+}
+
+#[tokio::test]
+async fn what_there_is_no_time_for_comes_back_in_a_pool_too() {
+    let nodes = six().await;
+    let client = pooled(&nodes, Timeouts::default(), Busy(0)).await;
+    let pool = client.pool(PoolOptions::default()).expect("it has one");
+    let done = timeout(PATIENCE, pool.run(vec![Operation::Put(Key::from("k"), Value::from("1"))])).await.expect("it ends");
+    assert_eq!(done.expect("there is time in the end").attempts, 3);
+}
+
+#[tokio::test]
+async fn a_pool_refuses_what_its_client_may_not_do() {
+    let nodes = six().await;
+    let mut config = config(Timeouts { connect_ms: 600_000, ..Timeouts::default() }, &addresses(&nodes));
+    let permission = Permission {
+        limits: types::ClientLimits { keys: Some(2), bytes: Some(100), ..types::ClientLimits::default() },
+        ..cluster().permission(ClientId(1)).expect("it is a client").clone()
+    };
+    let replicas = (0..6).map(|index| replica_secret(index).public()).collect();
+    let limited = Cluster::new(CLUSTER, 1, Placement::Hash, vec![replicas], vec![(ClientId(1), permission)]).expect("it is well-formed");
+    let endpoints = config.topology.endpoints.clone();
+    config.topology = Arc::new(Topology::new(Arc::new(limited), &PROFILE, Signatures::Ed25519, endpoints, crypto::Operators::default()));
+    let bounds = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let made = Arc::clone(&bounds);
+    let pools: PoolMaker = Box::new(move |options| {
+        made.lock().expect("nobody panics").push((options.batch_keys_max, options.batch_bytes_max));
+        Box::<OneByOne>::default()
+    });
+    let client = Client::start(config, |_| Alone(Busy(2)), Some(pools)).await.expect("all six serve");
+    let pool = client.pool(PoolOptions::default()).expect("it has one");
+    client.pool(PoolOptions { batch_keys_max: 1, batch_bytes_max: 10, ..PoolOptions::default() }).expect("it has one");
+    assert_eq!(*bounds.lock().expect("nobody panics"), [(2, 100), (1, 10)]);
+    let put = |key: &str, bytes: usize| Operation::Put(Key::from(key), Value::from("x".repeat(bytes).as_str()));
+    // It reads what it has written itself, and writes one key twice.
+    pool.run(vec![put("a", 99), Operation::Get(Key::from("a")), put("a", 9), put("b", 80)]).await.expect("two keys and 91 bytes");
+    for (work, limit) in [(vec![put("a", 1), put("b", 1), Operation::Get(Key::from("c"))], "keys_max"), (vec![put("a", 100)], "bytes_max")]
+    {
+        let error = pool.run(work).await.expect_err("it is over the limit");
+        assert!(matches!(error, Error::Refused(Refusal::ClientLimit { name, after_ms: 0 }) if name == limit), "{error}");
     }
 }
 
