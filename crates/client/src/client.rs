@@ -52,7 +52,9 @@ pub enum AsOf {
 /// A connected client. Cloning shares the connections. `bezant-client`'s page has an example.
 ///
 /// It works for as long as the tokio runtime on which it was connected, and no longer: its connections run there. When that runtime has ended, every call
-/// ends with [`Error::Closed`], or with [`Error::OutcomeUnknown`] where a commit was under way. While that runtime stands still, as one of a single thread does
+/// ends with [`Error::Closed`], or with [`Error::OutcomeUnknown`] where a commit was under way. When the last handle is dropped without
+/// [`Client::close`], what is queued for the replicas is lost: they may have to learn by themselves how its last transactions ended, which holds up others
+/// that meet these, and counts as left to others. While that runtime stands still, as one of a single thread does
 /// outside `block_on`, calls on other runtimes wait.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -138,6 +140,9 @@ impl Client {
 
     /// Runs `work` in a transaction and commits it; begins again, after a growing and jittered wait, when it conflicts with
     /// another. `work` may run many times: what it does beside its transaction should not matter.
+    ///
+    /// When the future is dropped, as by a timeout around it, the transaction is not begun again; but if it was being committed, it may still take
+    /// place, as with [`Transaction::commit`].
     ///
     /// # Errors
     /// The first [`Error`] whose [advice](Error::advice) is not to begin again; or the last one, when the time for retries (`retry_timeout_ms` in
@@ -383,7 +388,8 @@ impl Client {
         self.connection.metrics().to_text()
     }
 
-    /// Writes what is queued and closes the connections. Transactions under way end with [`Error::Closed`], or
+    /// Writes what is queued and closes the connections. Call it before the last handle goes: what is queued tells the replicas how transactions
+    /// have ended, and what they are not told they have to find out. Transactions under way end with [`Error::Closed`], or
     /// [`Error::OutcomeUnknown`] when they were being committed.
     pub async fn close(&self) {
         self.connection.close().await;

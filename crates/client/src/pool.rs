@@ -147,7 +147,8 @@ impl Pool {
     /// # }
     /// ```
     ///
-    /// When the future is dropped, the transaction may still take place.
+    /// When the future is dropped, the transaction leaves the pool if it waits there. If its batch is under way, the transaction may still take place with
+    /// that, also after what is read in the meantime, as with [`Transaction::commit`]; it is not tried again in another batch.
     ///
     /// # Errors
     /// As [`Client::transact`], each transaction its own.

@@ -332,6 +332,10 @@ impl Transaction {
 
     /// Commits. When it returns `Ok`, all of the transaction took place, and lasts.
     ///
+    /// When the future is dropped before it has returned, as by a timeout around it, the session goes on with what it was asked for: the outcome is unknown
+    /// then. The transaction may still take place, also after what is read in the meantime, as the session may try it again at a later timestamp. Who
+    /// reads back and finds nothing of it does not know that nothing comes of it.
+    ///
     /// # Errors
     /// [`Error::Conflict`]: none of it took place, begin again. [`Error::OutcomeUnknown`]: nobody knows yet, which is never said of one that
     /// writes nothing. Any other: none of it took place.
