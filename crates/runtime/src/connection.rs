@@ -109,7 +109,7 @@ where
         async move { low_priority.of(member).run(&usage, writing).await }
     });
     let (own_link, own_intake) = (Arc::clone(&link), Arc::clone(&intake));
-    let mut reader = Reader { link: own_link, share, intake: own_intake, changes, held: None, large_since: None, rejections: 0 };
+    let mut reader = Reader { link: own_link, share, intake: own_intake, changes, held: None, waited: Duration::ZERO, rejections: 0 };
     let reading = {
         let link = Arc::clone(&link);
         async move {
@@ -133,8 +133,8 @@ struct Reader<C, W> {
     changes: Arc<Changes>,
     /// The permit for the frame that is being received.
     held: Option<Permit>,
-    /// When the large frame began that is being received.
-    large_since: Option<Instant>,
+    /// For how long the frame that comes next has been waited for since its first bytes. What this node takes until it reads on does not count.
+    waited: Duration,
     rejections: u32,
 }
 
@@ -147,11 +147,16 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 Err(CloseReason::Stopping) => return discard_all(stream).await,
                 Err(close_reason) => return close_reason,
             }
+            if self.is_slow(&buffer) {
+                return CloseReason::SlowFrame;
+            }
             self.link.drained().await;
-            match buffer.fill(&mut stream).await {
+            let begun = (!buffer.is_empty()).then(Instant::now);
+            let filled = buffer.fill(&mut stream).await;
+            self.waited += begun.map(|begun| begun.elapsed()).unwrap_or_default();
+            match filled {
                 Ok(0) if buffer.is_empty() => return CloseReason::Ended,
                 Ok(0) => return CloseReason::Cut,
-                Ok(_) if self.is_slow(&buffer) => return CloseReason::SlowFrame,
                 Ok(_) => self.link.heard(),
                 // A peer that closes without TLS's close_notify between two frames has cut nothing off.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && buffer.is_empty() => return CloseReason::Ended,
@@ -161,14 +166,10 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         }
     }
 
-    /// Whether a large frame comes so slowly that it is only to hold the room that it was given.
-    fn is_slow(&mut self, buffer: &ReadBuffer) -> bool {
-        let Some(bytes) = buffer.large_bytes() else {
-            self.large_since = None;
-            return false;
-        };
-        let allowed_ms = self.intake.limits.write_timeout_ms.saturating_mul((bytes / WRITE_BYTES) as u64 + 1);
-        self.large_since.get_or_insert_with(Instant::now).elapsed() > Duration::from_millis(allowed_ms)
+    /// Whether the frame that comes next comes so slowly that it is only to hold a connection, and the room that it was given if it is large.
+    fn is_slow(&self, buffer: &ReadBuffer) -> bool {
+        let allowed_ms = self.intake.limits.write_timeout_ms.saturating_mul((buffer.bytes() / WRITE_BYTES) as u64 + 1);
+        self.waited > Duration::from_millis(allowed_ms)
     }
 
     /// Takes all complete frames out of `buffer` and hands their messages on.
@@ -177,11 +178,16 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             let (mut messages, mut permit) = (Vec::new(), None);
             while messages.len() < CHECK_MESSAGES_MAX {
                 let Some(head) = buffer.head().map_err(CloseReason::Frame)? else { break };
+                // What it claims to decode to is held only for what has come.
+                if buffer.is_coming(head) {
+                    break;
+                }
                 // Do not wait while holding messages: two connections of one member could wait for each other.
                 if !self.hold_permit(head.needed, messages.is_empty() && permit.is_none()).await {
                     break;
                 }
                 let Some(body) = buffer.take_body(head) else { break };
+                self.waited = Duration::ZERO;
                 self.intake.shell.frames_received.inc();
                 self.intake.shell.bytes_received.inc_by((HEADER_BYTES + head.length) as u64);
                 if let Some(control) = frame::control(&body) {

@@ -1,6 +1,7 @@
 //! What a connection has received and not decoded.
 //!
-//! Small frames share one buffer of fixed size. A large frame gets memory of its own: only when [`ReadBuffer::take_body`] is called for it,
+//! Small frames share one buffer of fixed size, and need a permit only once all of one is here ([`ReadBuffer::is_coming`]): what its head claims to decode to may
+//! be far more than its bytes. A large frame gets memory of its own: only when [`ReadBuffer::take_body`] is called for it,
 //! which the reader does under a permit for the whole frame, and only as its bytes arrive. So a frame that is announced and does not come
 //! costs nothing, and a connection that once received a large frame keeps none of its memory.
 
@@ -43,6 +44,12 @@ impl ReadBuffer {
         Ok(length.map(|length| Head { length, needed }))
     }
 
+    /// Whether the frame that comes next, which has this `head`, fits into the buffer that small frames share and is not all here.
+    pub fn is_coming(&self, head: Head) -> bool {
+        let whole = HEADER_BYTES + head.length;
+        self.large.is_none() && whole <= READ_BYTES && self.rest().len() < whole
+    }
+
     /// The body of the frame that comes next, which has this `head`, if all of it is here. From now on there may be memory for it.
     pub fn take_body(&mut self, head: Head) -> Option<Bytes> {
         if let Some((_, body)) = self.large.take_if(|(head, body)| body.len() == head.length) {
@@ -83,13 +90,13 @@ impl ReadBuffer {
         }
     }
 
-    /// How much is here of a large frame that is not complete.
-    pub fn large_bytes(&self) -> Option<usize> {
-        self.large.as_ref().map(|(_, body)| body.len())
+    /// How much is here of what was not taken.
+    pub fn bytes(&self) -> usize {
+        self.large.as_ref().map_or(self.rest().len(), |(_, body)| body.len())
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rest().is_empty() && self.large.is_none()
+        self.bytes() == 0 && self.large.is_none()
     }
 
     /// What was received behind what was taken.
@@ -138,6 +145,18 @@ mod tests {
             }
         }
         assert_eq!((bodies.as_slice(), arrived, buffer.is_empty()), (lengths.as_slice(), 0, true));
+    }
+
+    #[tokio::test]
+    async fn a_small_frame_is_coming_until_all_of_it_is_here() {
+        let bytes = frame(1_000);
+        let mut buffer = ReadBuffer::default();
+        for (part, is_coming) in [(&bytes[..20], true), (&bytes[20..HEADER_BYTES + 999], true), (&bytes[HEADER_BYTES + 999..], false)] {
+            buffer.fill(&mut &*part).await.expect("a slice can be read");
+            let head = buffer.head().expect("it is good").expect("it is all here");
+            assert_eq!(buffer.is_coming(head), is_coming);
+        }
+        assert_eq!(buffer.bytes(), HEADER_BYTES + 1_000);
     }
 
     #[tokio::test]

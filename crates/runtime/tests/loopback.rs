@@ -288,6 +288,23 @@ async fn a_large_frame_that_hardly_comes_loses_the_room_that_it_holds() {
 }
 
 #[tokio::test]
+async fn a_small_frame_holds_no_room_until_all_of_it_has_come_and_must_not_hardly_come() {
+    let server = Server::start(0, Limits { write_timeout_ms: 50, ..Limits::default() }).await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    // It claims to decode to as much as any frame may.
+    let (length, omitted) = (60_000_u32, u32::try_from(FRAME_BYTES_MAX - 60_000).expect("the limit fits"));
+    raw.send(&[&length.to_le_bytes(), [FRAME_VERSION].as_slice(), &omitted.to_le_bytes()].concat()).await;
+    let trickling = async {
+        while server.metrics.closed("slow_frame") == 0 {
+            assert!(server.metrics.to_text().contains("bezant_incoming_bytes 0\n"), "it holds room for what has not come");
+            raw.send(&[0]).await;
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    };
+    within(trickling).await;
+}
+
+#[tokio::test]
 async fn a_silent_peer_is_disconnected_at_every_stage() {
     let limits =
         Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, unauthenticated_max: 1, ..Limits::default() };
