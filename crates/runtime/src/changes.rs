@@ -41,7 +41,7 @@ use crate::limits::{LOGGED_A_MINUTE_MAX, Limits};
 use crate::link::{CloseReason, Link, Links};
 use crate::log_limit::LogLimit;
 use crate::member::{Member, Share};
-use crate::quota::Total;
+use crate::quota::Totals;
 
 /// What tells of configurations is no longer: a tag, and one configuration.
 const CONTROL_BYTES_MAX: usize = 1 + CONFIGURATION_BYTES_MAX;
@@ -147,7 +147,7 @@ pub(crate) struct Changes {
     state: Mutex<Option<State>>,
     signatures: Signatures,
     limits: Limits,
-    total: Arc<Total>,
+    totals: Totals,
     links: Arc<Links>,
     verifier: Arc<Verifier>,
     /// Which places got another key of late.
@@ -198,7 +198,7 @@ impl Changes {
         cluster: Arc<Cluster>,
         options: Option<ChangeOptions>,
         limits: Limits,
-        total: Arc<Total>,
+        totals: Totals,
         links: Arc<Links>,
         verifier: Arc<Verifier>,
     ) -> Self {
@@ -206,7 +206,7 @@ impl Changes {
         let addresses = options.as_ref().map(|options| addresses(options.chain.newest())).unwrap_or_default();
         let signatures = verifier.signatures();
         let configuration = Configuration::of(&cluster, signatures, version);
-        let members = members(&cluster, &BTreeMap::new(), &limits, &total);
+        let members = members(&cluster, &BTreeMap::new(), &limits, &totals);
         let view = RwLock::new(Arc::new(View { version, cluster, configuration, members, moved: BTreeMap::new() }));
         let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
         let (rotated, encoded, runtime) = (Mutex::default(), Mutex::default(), tokio::runtime::Handle::current());
@@ -223,7 +223,7 @@ impl Changes {
             state: Mutex::new(state),
             signatures,
             limits,
-            total,
+            totals,
             links,
             verifier,
             rotated,
@@ -391,7 +391,7 @@ impl Changes {
         let view = View {
             version: chain.version(),
             configuration: Configuration::of(&cluster, self.signatures, chain.version()),
-            members: members(&cluster, &before.members, &self.limits, &self.total),
+            members: members(&cluster, &before.members, &self.limits, &self.totals),
             moved: moved.collect(),
             cluster: Arc::clone(&cluster),
         };
@@ -566,11 +566,11 @@ fn members(
     cluster: &Cluster,
     before: &BTreeMap<[u8; 32], (Member, Arc<Share>)>,
     limits: &Limits,
-    total: &Arc<Total>,
+    totals: &Totals,
 ) -> BTreeMap<[u8; 32], (Member, Arc<Share>)> {
     let share = |key: &[u8; 32], member: Member| match before.get(key) {
         Some((same, share)) if *same == member => Arc::clone(share),
-        _ => Arc::new(Share::new(limits, total)),
+        _ => Arc::new(Share::new(member, limits, totals)),
     };
     let mut members = BTreeMap::new();
     for replica in cluster.replicas() {
@@ -618,10 +618,10 @@ mod tests {
         let (taken, _) = watch::channel(Newest::of(chain.clone()));
         let options = ChangeOptions { chain, keep: Box::new(|_| Ok(())), taken, forked };
         let limits = Limits::default();
-        let total = Arc::new(Total::new(limits.incoming_total_bytes_max, 8, Default::default()));
+        let totals = Totals::new(&limits, &Default::default());
         let verifier = Arc::new(Verifier::new(cluster.clone(), Signatures::Ed25519, 16).expect("the keys are good"));
         let me = Party::Replica(replica(0));
-        let changes = Arc::new(Changes::new(me, cluster, Some(options), limits, total, Arc::clone(links), verifier));
+        let changes = Arc::new(Changes::new(me, cluster, Some(options), limits, totals, Arc::clone(links), verifier));
         (changes, SignedConfiguration { configuration: next, signatures: vec![signature] })
     }
 

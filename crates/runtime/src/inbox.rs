@@ -383,7 +383,7 @@ mod tests {
     use super::*;
     use crate::limits::Limits;
     use crate::member::Share;
-    use crate::quota::Total;
+    use crate::quota::Totals;
     use crate::worked::pretended::{self, Pretence};
 
     type ToyInbox = Inbox<<Doubler as Machine>::Command, toy::Message>;
@@ -393,7 +393,8 @@ mod tests {
     }
 
     fn share() -> Share {
-        Share::new(&Limits::default(), &Arc::new(Total::new(1 << 20, 1, Default::default())))
+        let limits = Limits::default();
+        Share::new(Member::Client(ClientId(1)), &limits, &Totals::new(&limits, &Default::default()))
     }
 
     fn verified() -> Verified<toy::Message> {

@@ -14,7 +14,8 @@ pub struct Limits {
     /// The most memory for what one member sent, over all its connections, and the machine has not processed yet. While a
     /// member is at its limit, the node does not read from it; other members are not affected.
     pub incoming_bytes_max: usize,
-    /// The same for all members together. While they are at it, each may have an equal part, and what is more than that waits.
+    /// The same for all clients together, and for all replicas together. While they are at it, each that has something waiting may have an equal part, and
+    /// what is more than that waits.
     pub incoming_total_bytes_max: usize,
     /// While so many bytes wait to be written to one connection of a client, those included that are being written, nothing more of it is
     /// read or answered. One that reads answers as they come never has so many.
@@ -39,7 +40,7 @@ pub struct Limits {
     pub expelled_ms: u64,
     /// How long connecting may take, and how long the TLS handshake and the greeting may take together.
     pub greeting_timeout_ms: u64,
-    /// How long a peer may take to read a megabyte of what waits for it, or to send one of a large frame.
+    /// How long a peer may take to read a megabyte of what waits for it, or to send one of a frame that it has begun.
     pub write_timeout_ms: u64,
     /// An idle connection sends an empty frame as a heartbeat after this time.
     pub heartbeat_ms: u64,

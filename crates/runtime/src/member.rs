@@ -9,7 +9,7 @@ use types::{ClientId, Party, ReplicaId};
 use crate::limits::{LOGGED_A_MINUTE_MAX, LOW_PRIORITY_BYTES_PER_SECOND, Limits};
 use crate::log_limit::LogLimit;
 use crate::priority::Usage;
-use crate::quota::{Quota, Total};
+use crate::quota::{Quota, Totals};
 
 /// At low priority, what is written in less time than this is not waited for: only large answers are worth a pause.
 const PACED_FROM_MS: u64 = 5;
@@ -57,9 +57,9 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    pub fn new(limits: &Limits, total: &Arc<Total>) -> Self {
+    pub fn new(member: Member, limits: &Limits, totals: &Totals) -> Self {
         let usage = Arc::default();
-        let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(total), Arc::clone(&usage)));
+        let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(totals.of(member)), Arc::clone(&usage)));
         let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
         let (checking, write_at, expelled_until) = Default::default();
         Self { incoming, checking, usage, write_at, expelled_until, log }
@@ -102,8 +102,28 @@ impl Share {
 mod tests {
     use super::*;
 
+    fn totals(max: usize) -> Totals {
+        Totals::new(&Limits { incoming_total_bytes_max: max, ..Limits::default() }, &Default::default())
+    }
+
+    fn share_of(member: Member, totals: &Totals) -> Share {
+        Share::new(member, &Limits::default(), totals)
+    }
+
+    #[test]
+    fn clients_take_no_room_from_replicas() {
+        let totals = totals(1 << 20);
+        let clients = [1, 2].map(|client| share_of(Member::Client(ClientId(client)), &totals));
+        let held = clients.each_ref().map(|share| share.incoming.try_take(1 << 20).expect("nothing of its own waits"));
+        assert!(clients[0].incoming.try_take(1).is_none(), "clients have more than they may");
+        let replica = share_of(Member::Replica(ReplicaId { shard: types::ShardId(0), index: 0 }), &totals);
+        let _small = replica.incoming.try_take(1).expect("there is room");
+        assert!(replica.incoming.try_take(1 << 20).is_some(), "what clients hold does not count");
+        drop(held);
+    }
+
     fn share() -> Share {
-        Share::new(&Limits::default(), &Arc::new(Total::new(1, 1, Default::default())))
+        share_of(Member::Client(ClientId(1)), &totals(Limits::default().incoming_total_bytes_max))
     }
 
     #[test]

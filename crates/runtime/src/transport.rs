@@ -36,7 +36,7 @@ use crate::lookup::{Lookup, NoAddress};
 use crate::member::{Member, Share};
 use crate::metrics::{Peer, Taker};
 use crate::priority::{USAGE_INTERVAL_MS, Usage, UsageMonitor};
-use crate::quota::Total;
+use crate::quota::Totals;
 use crate::read_buffer::READ_BYTES;
 use crate::tls::{self, Identity, IdentityError};
 
@@ -153,8 +153,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         delays: Option<Delays>,
         changes: Option<ChangeOptions>,
     ) -> std::io::Result<Arc<Self>> {
-        let members_max = cluster.replicas().count() + cluster.clients().len();
-        let total = Arc::new(Total::new(intake.limits.incoming_total_bytes_max, members_max, intake.shell.incoming_bytes.clone()));
+        let totals = Totals::new(&intake.limits, &intake.shell.incoming_bytes);
         let links = Links::new(intake.limits.clone(), Arc::clone(&intake.shell));
         let links = match delays {
             None => links,
@@ -163,7 +162,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         let states = Arc::new(PeerStates::new(identity.party(), &cluster, intake.shell.peers.clone()));
         let links = Arc::new(links);
         let (limits, verifier) = (intake.limits.clone(), Arc::clone(&intake.verifier));
-        let changes = Arc::new(Changes::new(identity.party(), Arc::clone(&cluster), changes, limits, total, Arc::clone(&links), verifier));
+        let changes = Arc::new(Changes::new(identity.party(), Arc::clone(&cluster), changes, limits, totals, Arc::clone(&links), verifier));
         Ok(Arc::new(Self {
             identity,
             changes,
