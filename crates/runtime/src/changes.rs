@@ -433,9 +433,11 @@ impl Changes {
         rotated.get(&signer).is_some_and(|at| at.elapsed() < BLAMELESS)
     }
 
-    /// Whether the peer of `link` may go by keys that this node does not know yet.
-    pub fn is_ahead(&self, link: &Link) -> bool {
-        link.version() > self.view().version
+    /// Whether the peer of `link`, which has this `share`, may go by keys that this node does not know yet. What it says of that proves nothing: it is
+    /// believed for as long as it takes to hand over what it knows.
+    pub fn is_ahead(&self, link: &Link, share: &Share) -> bool {
+        let own = self.view().version;
+        link.version() > own && share.conduct().is_believed_ahead(own, Instant::now())
     }
 
     /// Hands over what the peer of `link` lacks: at once where there is room and nobody waits for room. Called with the chain locked.

@@ -109,7 +109,7 @@ where
         async move { low_priority.of(member).run(&usage, writing).await }
     });
     let (own_link, own_intake) = (Arc::clone(&link), Arc::clone(&intake));
-    let mut reader = Reader { link: own_link, share, intake: own_intake, changes, held: None, waited: Duration::ZERO, rejections: 0 };
+    let mut reader = Reader { link: own_link, share, intake: own_intake, changes, held: None, waited: Duration::ZERO };
     let reading = {
         let link = Arc::clone(&link);
         async move {
@@ -135,7 +135,6 @@ struct Reader<C, W> {
     held: Option<Permit>,
     /// For how long the frame that comes next has been waited for since its first bytes. What this node takes until it reads on does not count.
     waited: Duration,
-    rejections: u32,
 }
 
 impl<C: Send + 'static, W: Wire> Reader<C, W> {
@@ -245,9 +244,10 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         // Every correct member checks what it passes on, and a bad signature costs more to find than to make.
         let is_blameless = matches!(rejection, Rejection::EarlierKey { signer } if self.changes.is_blameless(*signer));
         // By keys that this node has not heard of yet, it may be good. Its peer hands those over before it uses them, but for a few.
-        let is_signed_badly = matches!(rejection, Rejection::BadSignature { .. }) && !self.changes.is_ahead(&self.link);
-        self.rejections += u32::from(!is_blameless);
-        let is_bad = is_signed_badly || self.rejections >= self.intake.limits.rejections_max;
+        let is_signed_badly = matches!(rejection, Rejection::BadSignature { .. }) && !self.changes.is_ahead(&self.link, &self.share);
+        // Of its member, as it may begin again on another connection.
+        let are_too_many = !is_blameless && self.share.conduct().reject(Instant::now()) >= self.intake.limits.rejections_max;
+        let is_bad = is_signed_badly || are_too_many;
         if is_bad { Err(CloseReason::Rejections) } else { Ok(()) }
     }
 

@@ -25,6 +25,7 @@
 mod alarm;
 mod changes;
 pub mod clock;
+mod conduct;
 mod configuration;
 mod connection;
 pub mod frame;

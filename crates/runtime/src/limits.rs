@@ -34,7 +34,8 @@ pub struct Limits {
     /// The most connections at a time whose owner is not known yet. One more takes the place of another: of those from the address that
     /// has the most, the oldest.
     pub unauthenticated_max: usize,
-    /// How many messages that contradict themselves or name nobody close a connection. Of those with a bad signature, one does.
+    /// How many messages of a member that contradict themselves or name nobody have it refused; of these one is forgotten every ten seconds. Of those
+    /// with a bad signature, one does.
     pub rejections_max: u32,
     /// How long a member is refused that sent a frame that cannot be read, a bad signature, or too many bad messages: no correct one does.
     pub expelled_ms: u64,

@@ -1,11 +1,12 @@
 //! Who shares what a node has: replicas and clients, each client with all its connections.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use types::{ClientId, Party, ReplicaId};
 
+use crate::conduct::Conduct;
 use crate::limits::{LOGGED_A_MINUTE_MAX, LOW_PRIORITY_BYTES_PER_SECOND, Limits};
 use crate::log_limit::LogLimit;
 use crate::priority::Usage;
@@ -52,6 +53,8 @@ pub(crate) struct Share {
     write_at: Mutex<Option<Instant>>,
     /// Until when it is refused, after it sent what no correct member sends.
     expelled_until: Mutex<Option<Instant>>,
+    /// What is held against it.
+    conduct: Mutex<Conduct>,
     /// Lines in the log about it.
     pub log: LogLimit,
 }
@@ -61,8 +64,8 @@ impl Share {
         let usage = Arc::default();
         let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(totals.of(member)), Arc::clone(&usage)));
         let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
-        let (checking, write_at, expelled_until) = Default::default();
-        Self { incoming, checking, usage, write_at, expelled_until, log }
+        let (checking, write_at, expelled_until, conduct) = Default::default();
+        Self { incoming, checking, usage, write_at, expelled_until, conduct, log }
     }
 
     /// So many bytes have been written to it: at low priority, waits until they would have been at [`LOW_PRIORITY_BYTES_PER_SECOND`].
@@ -84,6 +87,11 @@ impl Share {
         let done = write_at.map_or(now, |at| at.max(now)) + takes;
         *write_at = Some(done);
         done
+    }
+
+    /// What is held against it.
+    pub fn conduct(&self) -> MutexGuard<'_, Conduct> {
+        self.conduct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses it for a while.

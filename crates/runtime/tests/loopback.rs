@@ -209,6 +209,24 @@ async fn bad_messages_are_dropped_and_a_bad_signature_expels_its_sender() {
 }
 
 #[tokio::test]
+async fn who_says_that_it_knows_more_has_no_more_bad_signatures_on_many_connections_than_on_one() {
+    let server = Server::start(0, Limits::default()).await;
+    let text = configuration().to_text();
+    let ahead = Configuration::from_text(&(text[..text.len() - 16].to_owned() + &"ff".repeat(8))).expect("as long as before");
+    let doubled = Doubled { signer: replica(3), number: 1, double: 3, count: 1 };
+    let batch_signer = BatchSigner::new(replica_secret(4), CLUSTER, replica(3), Signatures::Ed25519);
+    let forged = Message::Answer(doubled, Box::new(batch_signer.sign(&[crypto::leaf(CLUSTER, replica(3), &doubled)]).remove(0)));
+    let few = Limits::default().rejections_max as usize - 1;
+    let mut raw = Raw::welcomed_as(server.address(), ahead).await;
+    raw.send(&messages(&vec![forged.clone(); few])).await;
+    eventually("it is believed at first", || server.metrics.rejected("bad_signature") == few as u64).await;
+    let mut raw = Raw::welcomed_as(server.address(), ahead).await;
+    raw.send(&messages(&vec![forged; few])).await;
+    raw.is_closed().await;
+    eventually("it is refused now", || server.metrics.closed("rejections") == 1).await;
+}
+
+#[tokio::test]
 async fn a_member_that_lied_is_refused_for_a_while_and_nobody_else() {
     let server = Server::start(0, Limits { expelled_ms: 600_000, ..Limits::default() }).await;
     let slow = Limits { redial_ms: 60_000, redial_max_ms: 60_000, ..Limits::default() };
