@@ -97,6 +97,15 @@ pub struct SignedConfiguration {
     pub signatures: Vec<(u16, [u8; 64])>,
 }
 
+/// What takes time to find out of a long configuration, and needs nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measure {
+    /// The digest of the configuration.
+    digest: Digest,
+    /// How long it is with its signatures.
+    bytes: usize,
+}
+
 /// Why a configuration is not taken over. None of these is worth another try with the same one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
@@ -213,14 +222,22 @@ impl Configuration {
     /// What names it. Of the first, addresses do not count: a host may be known by several names, and `cluster.toml` may say either.
     #[must_use]
     pub fn digest(&self, cluster: ClusterId) -> Digest {
+        self.digest_and_bytes(cluster).0
+    }
+
+    /// Its digest, and how long it is.
+    fn digest_and_bytes(&self, cluster: ClusterId) -> (Digest, usize) {
+        #[cfg(test)]
+        tests::DIGESTS.with(|digests| digests.set(digests.get() + 1));
         if self.version > 0 {
-            return digest("configuration of a running cluster", cluster, &[&self.to_bytes()]);
+            let bytes = self.to_bytes();
+            return (digest("configuration of a running cluster", cluster, &[&bytes]), bytes.len());
         }
         let mut nowhere = self.clone();
         for holder in nowhere.replicas.iter_mut().flatten() {
             (holder.address, holder.http) = (String::new(), String::new());
         }
-        digest("configuration of a running cluster", cluster, &[&nowhere.to_bytes()])
+        (digest("configuration of a running cluster", cluster, &[&nowhere.to_bytes()]), self.to_bytes().len())
     }
 
     /// The cluster that it describes, of the shape of `cluster`.
@@ -424,33 +441,39 @@ impl Chain {
     /// # Errors
     /// The first rule that it breaks.
     pub fn check(&self, next: &SignedConfiguration) -> Result<Cluster, ChainError> {
+        self.check_as(next, next.measure(self.id()))
+    }
+
+    /// The same of `next`, whose measure is known.
+    pub(crate) fn check_as(&self, next: &SignedConfiguration, measure: Measure) -> Result<Cluster, ChainError> {
         self.check_follows(&next.configuration).map_err(|error| match error {
-            ChainError::Old { .. } => self.why_not_again(next, error),
+            ChainError::Old { .. } => self.why_not_again(next, measure, error),
             _ => error,
         })?;
-        let bytes = next.to_bytes().len();
-        let is_too_long = bytes > CONFIGURATION_BYTES_MAX || self.bytes + bytes > CHAIN_BYTES_MAX;
+        let is_too_long = measure.bytes > CONFIGURATION_BYTES_MAX || self.bytes + measure.bytes > CHAIN_BYTES_MAX;
         if is_too_long && !broken(Mutant::ConfigurationUnbounded) {
             return Err(ChainError::TooLong);
         }
-        self.check_signatures(next, &self.newest().operators)?;
+        self.check_signatures(next, &measure.digest, &self.newest().operators)?;
         self.check_content(&next.configuration)
     }
 
     /// What is wrong with `next`, of whose version one is known: it is `old`, or another. Nobody but the operators of the version before can show that
     /// operators signed two. So without their signatures it says nothing of them.
-    fn why_not_again(&self, next: &SignedConfiguration, old: ChainError) -> ChainError {
-        let (version, id) = (next.configuration.version, self.id());
+    fn why_not_again(&self, next: &SignedConfiguration, measure: Measure, old: ChainError) -> ChainError {
+        let version = next.configuration.version;
         // Nobody signs the first one.
         let Some(operators) = self.operators_before(version) else { return old };
         let Some(same) = self.after(version - 1).first() else { return old };
-        if same.configuration.digest(id) == next.configuration.digest(id) {
+        // Each has the digest of the one before it.
+        let digest = self.after(version).first().map_or(self.digest, |after| after.configuration.previous);
+        if digest == measure.digest {
             return old;
         }
-        if next.to_bytes().len() > CONFIGURATION_BYTES_MAX {
+        if measure.bytes > CONFIGURATION_BYTES_MAX {
             return ChainError::TooLong;
         }
-        match self.check_signatures(next, operators) {
+        match self.check_signatures(next, &measure.digest, operators) {
             // Whoever goes by another configuration before may know other operators.
             Err(_) if next.configuration.previous != same.configuration.previous && !broken(Mutant::ForkUnsigned) => {
                 ChainError::OtherBefore { version }
@@ -466,9 +489,9 @@ impl Chain {
         self.configurations().nth(before).map(|before| &before.operators)
     }
 
-    /// Whether enough of `operators` signed `next`, and nobody's signature is bad.
-    pub(crate) fn check_signatures(&self, next: &SignedConfiguration, operators: &Operators) -> Result<(), ChainError> {
-        let statement = statement(self.id(), &next.configuration.digest(self.id()));
+    /// Whether enough of `operators` signed `next`, which has this digest, and nobody's signature is bad.
+    pub(crate) fn check_signatures(&self, next: &SignedConfiguration, digest: &Digest, operators: &Operators) -> Result<(), ChainError> {
+        let statement = statement(self.id(), digest);
         let mut signers = BTreeSet::new();
         for (operator, signature) in &next.signatures {
             let bad = ChainError::BadSignature { operator: *operator };
@@ -489,10 +512,16 @@ impl Chain {
     /// # Errors
     /// The first rule that it breaks: then nothing has changed.
     pub fn extend(&mut self, next: SignedConfiguration) -> Result<Cluster, ChainError> {
-        let cluster = self.check(&next)?;
-        self.digest = next.configuration.digest(self.id());
+        let measure = next.measure(self.id());
+        self.extend_as(next, measure)
+    }
+
+    /// The same with `next`, whose measure is known.
+    pub(crate) fn extend_as(&mut self, next: SignedConfiguration, measure: Measure) -> Result<Cluster, ChainError> {
+        let cluster = self.check_as(&next, measure)?;
+        self.digest = measure.digest;
         self.used.extend(next.configuration.keys());
-        self.bytes += next.to_bytes().len();
+        self.bytes += measure.bytes;
         self.later.push(next);
         Ok(cluster)
     }
@@ -592,11 +621,7 @@ impl Decode for Configuration {
 impl Encode for SignedConfiguration {
     fn encode(&self, out: &mut Vec<u8>) {
         self.configuration.encode(out);
-        encode_count(self.signatures.len(), out);
-        for (operator, signature) in &self.signatures {
-            operator.encode(out);
-            signature.encode(out);
-        }
+        self.encode_signatures(out);
     }
 }
 
@@ -617,6 +642,22 @@ impl Decode for SignedConfiguration {
 }
 
 impl SignedConfiguration {
+    fn encode_signatures(&self, out: &mut Vec<u8>) {
+        encode_count(self.signatures.len(), out);
+        for (operator, signature) in &self.signatures {
+            operator.encode(out);
+            signature.encode(out);
+        }
+    }
+
+    /// What a long one takes time to find out. It is encoded and hashed for this, and no more afterwards.
+    pub(crate) fn measure(&self, cluster: ClusterId) -> Measure {
+        let mut signatures = Vec::new();
+        self.encode_signatures(&mut signatures);
+        let (digest, bytes) = self.configuration.digest_and_bytes(cluster);
+        Measure { digest, bytes: bytes + signatures.len() }
+    }
+
     /// Reads one that must fill `bytes`.
     ///
     /// # Errors
@@ -639,6 +680,30 @@ impl SignedConfiguration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    thread_local! {
+        /// How many digests of configurations this thread has computed.
+        pub(super) static DIGESTS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    #[test]
+    fn a_configuration_is_hashed_once_whatever_is_wrong_with_it() {
+        let mut chain = chain();
+        let known = next(&chain, &[100, 101], |_| {});
+        chain.extend(known.clone()).expect("two of three signed");
+        let mut garbage = known.clone();
+        garbage.configuration.previous = [7; 32];
+        garbage.configuration.clients.clear();
+        let mut fork = known.clone();
+        fork.configuration.clients.clear();
+        for (signed, is_old) in [(known, true), (garbage, false), (fork, false)] {
+            DIGESTS.set(0);
+            let measure = signed.measure(chain.id());
+            assert_eq!(measure.bytes, signed.to_bytes().len());
+            assert_eq!(matches!(chain.check_as(&signed, measure), Err(ChainError::Old { .. })), is_old);
+            assert_eq!(DIGESTS.get(), 1);
+        }
+    }
     use crate::ForkError;
 
     fn secret(number: u8) -> SecretKey {

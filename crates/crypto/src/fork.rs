@@ -102,8 +102,9 @@ impl Fork {
             return Err(ForkError::NotTwo);
         }
         let operators = chain.operators_before(version).ok_or(ForkError::Unknown { version })?;
-        chain.check_signatures(&one, operators)?;
-        chain.check_signatures(&other, operators)?;
+        for signed in [&one, &other] {
+            chain.check_signatures(signed, &signed.configuration.digest(chain.id()), operators)?;
+        }
         let fork = Self::of(operators, one, other);
         // Where there are no operators, nobody's signatures are enough.
         if fork.signers.is_empty() { Err(ForkError::Nobody) } else { Ok(fork) }

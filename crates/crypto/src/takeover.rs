@@ -10,13 +10,29 @@
 use std::sync::Arc;
 
 use mutants::{Mutant, broken};
-use types::Cluster;
 use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::{Cluster, ClusterId};
 
+use crate::configuration::Measure;
 use crate::{Chain, ChainError, SignedConfiguration};
 
 /// So many configurations are on their way to one peer at most, before it says that it has the first.
 pub const AHEAD_MAX: u64 = 4;
+
+/// A configuration of which is known what takes time to find out: whoever hands over a long one that is refused holds up nobody who waits for the chain.
+#[derive(Debug)]
+pub struct Measured {
+    signed: SignedConfiguration,
+    measure: Measure,
+}
+
+impl Measured {
+    /// Measures `signed`, of the cluster of that name.
+    #[must_use]
+    pub fn new(signed: SignedConfiguration, cluster: ClusterId) -> Self {
+        Self { measure: signed.measure(cluster), signed }
+    }
+}
 
 /// The configurations that a member goes by, and has kept.
 #[derive(Clone, Debug)]
@@ -83,10 +99,19 @@ impl Takeover {
     /// # Errors
     /// The first rule that it breaks.
     pub fn check(&self, next: SignedConfiguration) -> Result<Pending, ChainError> {
+        self.check_measured(Measured::new(next, self.chain.id()))
+    }
+
+    /// The same of one that is measured already.
+    ///
+    /// # Errors
+    /// The first rule that it breaks.
+    pub fn check_measured(&self, next: Measured) -> Result<Pending, ChainError> {
+        let Measured { signed, measure } = next;
         // Before all of it is copied.
-        self.chain.check(&next)?;
+        self.chain.check_as(&signed, measure)?;
         let mut chain = self.chain.clone();
-        let cluster = Arc::new(chain.extend(next)?);
+        let cluster = Arc::new(chain.extend_as(signed, measure)?);
         Ok(Pending { chain, cluster })
     }
 
@@ -152,6 +177,9 @@ impl PeerVersions {
     }
 }
 
+/// The tag of a configuration.
+const CONFIGURATION: u8 = 2;
+
 /// What members tell one another of configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -159,6 +187,14 @@ pub enum Control {
     Version(u64),
     /// The next one that the receiver may lack.
     Configuration(Box<SignedConfiguration>),
+}
+
+impl Control {
+    /// Whether encoded bytes tell a whole configuration: nothing but that is long.
+    #[must_use]
+    pub fn is_configuration(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&CONFIGURATION)
+    }
 }
 
 impl Encode for Control {
@@ -169,7 +205,7 @@ impl Encode for Control {
                 version.encode(out);
             }
             Self::Configuration(signed) => {
-                out.push(2);
+                out.push(CONFIGURATION);
                 signed.encode(out);
             }
         }
@@ -180,7 +216,7 @@ impl Decode for Control {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         match u8::decode(reader)? {
             1 => Ok(Self::Version(u64::decode(reader)?)),
-            2 => Ok(Self::Configuration(Box::new(SignedConfiguration::decode(reader)?))),
+            CONFIGURATION => Ok(Self::Configuration(Box::new(SignedConfiguration::decode(reader)?))),
             _ => Err(DecodeError::UnknownTag("what is told of a configuration")),
         }
     }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use crypto::configuration::CONFIGURATION_BYTES_MAX;
 pub use crypto::takeover::Control;
-use crypto::takeover::{AHEAD_MAX, Fault};
+use crypto::takeover::{AHEAD_MAX, Fault, Measured};
 use crypto::{Chain, ChainError, Configuration as Members, Fork, Signatures, SignedConfiguration, Takeover, Verifier};
 use mutants::{Mutant, broken};
 use tokio::sync::watch;
@@ -344,9 +344,10 @@ impl Changes {
 
     /// Tells of `fork`, unless it was told before or there were enough: whoever has such a proof may hand it over for ever.
     fn note_fork(&self, fork: &Fork) {
+        let digest = fork.other_digest(self.id());
         let mut guard = self.state();
         let Some(state) = guard.as_mut() else { return };
-        if state.forks.len() < FORKS_MAX && state.forks.insert(fork.other_digest(self.id())) {
+        if state.forks.len() < FORKS_MAX && state.forks.insert(digest) {
             (state.forked)(fork);
         }
     }
@@ -378,9 +379,11 @@ impl Changes {
 
     /// Takes over the next configuration: keeps it, goes by it, and hands it to everybody connected.
     fn take_over(self: &Arc<Self>, next: SignedConfiguration, by: By) -> Result<(), NotTakenOver> {
+        // Not under the lock, which each new connection needs.
+        let next = Measured::new(next, self.id());
         let mut guard = self.state();
         let state = guard.as_mut().ok_or(NotTakenOver::Unchangeable)?;
-        let pending = state.takeover.check(next)?;
+        let pending = state.takeover.check_measured(next)?;
         let kept = (state.keep)(pending.chain());
         let cluster = state.takeover.go_by(pending, kept)?;
         self.verifier.reconfigure(Arc::clone(&cluster)).expect("its keys were checked with it");

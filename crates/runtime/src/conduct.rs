@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// One bad message is forgotten in so long: no slower than a member that sent a bad signature is heard again.
-const REJECTION_FORGOTTEN: Duration = Duration::from_secs(10);
+/// One bad message, or one configuration that brought nothing, is forgotten in so long: no slower than a member that sent a bad signature is heard again.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+/// So many configurations that bring nothing are looked at of a client, but for those that are forgotten. A client hands over what its own side brings, which
+/// others may have handed over before; and looking at one of the longest takes milliseconds.
+const HANDED_IN_VAIN_MAX: u32 = 8;
 /// For so long a member is believed that it goes by a configuration that this node does not know yet. It hands that over first of all, so it
 /// arrives within seconds, and with it this node goes by a later version.
 const BELIEVED_AHEAD: Duration = Duration::from_secs(10);
@@ -13,22 +16,53 @@ const BELIEVED_AGAIN: Duration = Duration::from_secs(60);
 /// What is known of one member.
 #[derive(Debug, Default)]
 pub(crate) struct Conduct {
-    rejections: u32,
-    /// Since when the next rejection is being forgotten.
-    forgetting_since: Option<Instant>,
+    rejections: Tally,
+    /// The configurations that it handed over and that brought nothing.
+    in_vain: Tally,
     /// By which version this node went when the member was believed to be ahead of it, and since when it was.
     ahead: Option<(u64, Instant)>,
+}
+
+/// How often something happened, of which one time is forgotten each [`FORGOTTEN`].
+#[derive(Debug, Default)]
+struct Tally {
+    times: u32,
+    /// Since when the next one is being forgotten.
+    since: Option<Instant>,
+}
+
+impl Tally {
+    /// How often it happened, without what is forgotten by `now`.
+    fn times(&mut self, now: Instant) -> u32 {
+        let since = *self.since.get_or_insert(now);
+        let forgotten = now.saturating_duration_since(since).as_secs() / FORGOTTEN.as_secs();
+        let forgotten = u32::try_from(forgotten).unwrap_or(u32::MAX);
+        self.since = if forgotten >= self.times { Some(now) } else { Some(since + FORGOTTEN * forgotten) };
+        self.times = self.times.saturating_sub(forgotten);
+        self.times
+    }
+
+    /// It happened once more.
+    fn add(&mut self, now: Instant) -> u32 {
+        self.times = self.times(now).saturating_add(1);
+        self.times
+    }
 }
 
 impl Conduct {
     /// A message of it was bad. Gives how many were that are not forgotten.
     pub fn reject(&mut self, now: Instant) -> u32 {
-        let since = *self.forgetting_since.get_or_insert(now);
-        let forgotten = now.saturating_duration_since(since).as_secs() / REJECTION_FORGOTTEN.as_secs();
-        let forgotten = u32::try_from(forgotten).unwrap_or(u32::MAX);
-        self.forgetting_since = if forgotten >= self.rejections { Some(now) } else { Some(since + REJECTION_FORGOTTEN * forgotten) };
-        self.rejections = self.rejections.saturating_sub(forgotten).saturating_add(1);
-        self.rejections
+        self.rejections.add(now)
+    }
+
+    /// Whether no more configurations of it are looked at for now, as too many brought nothing.
+    pub fn has_handed_enough(&mut self, now: Instant) -> bool {
+        self.in_vain.times(now) >= HANDED_IN_VAIN_MAX
+    }
+
+    /// It handed over a configuration that brought nothing.
+    pub fn hand_in_vain(&mut self, now: Instant) {
+        self.in_vain.add(now);
     }
 
     /// Whether to believe it that it knows a later version than this node's, which is `own`.

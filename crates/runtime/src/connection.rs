@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use crypto::{Compress, Rejection, SignatureClaims, Verified, Verifier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -14,7 +15,7 @@ use tokio_rustls::TlsStream;
 use types::Party;
 use types::limits::FRAME_MESSAGES_MAX;
 
-use crate::changes::{Changes, read_control};
+use crate::changes::{Changes, Control, read_control};
 use crate::frame::{self, Frames, HEADER_BYTES, MESSAGE_OVERHEAD_BYTES};
 use crate::halves::{ReadHalf, WriteHalf, split};
 use crate::limits::{CHECKED_ROOTS_MAX, Limits};
@@ -190,8 +191,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 self.intake.shell.frames_received.inc();
                 self.intake.shell.bytes_received.inc_by((HEADER_BYTES + head.length) as u64);
                 if let Some(control) = frame::control(&body) {
-                    let control = read_control(control, self.changes.id()).map_err(CloseReason::Frame)?;
-                    self.changes.hear(&self.link, control)?;
+                    self.hear(control)?;
                     self.held = None;
                     // Others of this thread come first.
                     tokio::task::yield_now().await;
@@ -217,6 +217,23 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             }
             self.hand_on(messages, permit).await?;
         }
+    }
+
+    /// The peer tells something of configurations.
+    fn hear(&mut self, control: Bytes) -> Result<(), CloseReason> {
+        // Replicas hand each other over what they know, and are few.
+        let is_clients = matches!(self.link.party(), Party::Client(..)) && Control::is_configuration(&control);
+        if is_clients && self.share.conduct().has_handed_enough(Instant::now()) {
+            self.intake.shell.count_rejected("handed_in_vain");
+            return Ok(());
+        }
+        let control = read_control(control, self.changes.id()).map_err(CloseReason::Frame)?;
+        let before = self.changes.view().version;
+        let heard = self.changes.hear(&self.link, control);
+        if is_clients && self.changes.view().version == before {
+            self.share.conduct().hand_in_vain(Instant::now());
+        }
+        heard
     }
 
     /// Makes sure that the frame being received has a permit; `false` when none is free and `wait` is not set.

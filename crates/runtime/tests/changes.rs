@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crypto::takeover::Control;
 use crypto::{Chain, ChainError, Configuration, Fork, Holder, Operators, SecretKey, Signatures, SignedConfiguration};
 use runtime::{ChangeOptions, Limits, Newest, NotTakenOver, PeerState};
 use tokio::sync::watch;
+use types::codec::Encode as _;
 use types::{ClientId, Session};
 
 use crate::fixture::*;
@@ -139,6 +141,26 @@ async fn replicas_that_go_by_two_configurations_of_one_version_both_come_to_hold
         assert_eq!((told.len(), fork.version(), fork.signers()), (1, 1, &[operator().public()][..]));
     }
     assert_eq!((zero.kept(), one.kept()), (0, 0), "each goes by its own as before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_client_whose_configurations_bring_nothing_few_are_looked_at() {
+    let zero = Changing::start(0, BTreeMap::new(), chain()).await;
+    let mut elsewhere = without(&chain(), 2, &operator());
+    elsewhere.configuration.previous = [7; 32];
+    let mut frames = runtime::frame::Frames::default();
+    frames.add_control(&Control::Configuration(Box::new(elsewhere)).to_bytes());
+    let metrics = &zero.server.metrics;
+    for connection in 1..=10 {
+        let mut raw = Raw::welcomed(zero.server.address()).await;
+        raw.send(frames.bytes()).await;
+        raw.send(&messages(&[Message::Ask(1)])).await;
+        eventually("it is served", || metrics.to_text().contains(&format!("bezant_statements_signed_total {connection}\n"))).await;
+    }
+    assert_eq!(metrics.rejected("handed_in_vain"), 2);
+    // What others bring is taken over as ever.
+    zero.server.node.handle().take_over(without(&chain(), 2, &operator())).expect("it follows");
+    assert_eq!(zero.kept(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
