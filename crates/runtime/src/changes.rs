@@ -16,7 +16,8 @@
 //! on with the first. So that it is handed the second at all, members whose greetings name one version with different lists hand each other what they go by.
 //!
 //! All get the same bytes, encoded once. What waits to be written of them on all connections has a limit ([`HANDED_BYTES_MAX`]): beyond it clients get
-//! theirs later, one after the other ([`Changes::hand_later`]).
+//! theirs later, one after the other ([`Changes::hand_later`]). Nor does one connection of a client have much of that room, however little it reads
+//! ([`HANDED_TO_ONE_BYTES_MAX`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -47,8 +48,13 @@ use crate::quota::Totals;
 const CONTROL_BYTES_MAX: usize = 1 + CONFIGURATION_BYTES_MAX;
 /// While so many bytes of configurations wait to be written, clients get no more of them.
 const HANDED_BYTES_MAX: usize = 16 << 20;
+/// A client gets no more of them over a connection on which so many bytes of them wait: one that reads slowly, or nothing, could otherwise take all the room
+/// with a few of the longest. One that is alone loses nothing, as others follow while it reads.
+const HANDED_TO_ONE_BYTES_MAX: usize = 1 << 20;
 /// So long after that it is seen whether there is room again.
 const HAND_AGAIN: Duration = Duration::from_millis(10);
+/// So long after a round over all connections comes the next, while some client has to read first: there may be thousands of connections.
+const GO_ROUND_AGAIN: Duration = Duration::from_millis(100);
 /// For so long whoever was taken out may read why.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// For so long after a place got another key, what its earlier key signed is dropped without blame: correct members may still pass it on.
@@ -188,8 +194,10 @@ enum By {
 enum Handed {
     /// It has.
     All,
-    /// There was no room for it.
-    Later,
+    /// There was no room for anybody.
+    Full,
+    /// It has to read first.
+    Unread,
 }
 
 impl Changes {
@@ -436,6 +444,11 @@ impl Changes {
         rotated.get(&signer).is_some_and(|at| at.elapsed() < BLAMELESS)
     }
 
+    /// Whether the peer of `link` may go by keys that went before: it began to hear of those that followed not long ago.
+    pub fn is_behind(&self, link: &Link) -> bool {
+        link.version() < self.view().version && link.age() < BLAMELESS
+    }
+
     /// Whether the peer of `link`, which has this `share`, may go by keys that this node does not know yet. What it says of that proves nothing: it is
     /// believed for as long as it takes to hand over what it knows.
     pub fn is_ahead(&self, link: &Link, share: &Share) -> bool {
@@ -459,8 +472,13 @@ impl Changes {
         while let Some(next) = self.next_for(link, chain) {
             // Replicas are few, and all others rest on what they know.
             let is_client = matches!(link.party(), Party::Client(..));
-            if is_client && self.links.handing_bytes() >= HANDED_BYTES_MAX && !broken(Mutant::ConfigurationsPileUp) {
-                return Handed::Later;
+            if is_client && !broken(Mutant::ConfigurationsPileUp) {
+                if self.links.handing_bytes() >= HANDED_BYTES_MAX {
+                    return Handed::Full;
+                }
+                if link.handing_bytes() >= HANDED_TO_ONE_BYTES_MAX {
+                    return Handed::Unread;
+                }
             }
             let Some(configuration) = self.encoded(next, chain) else { break };
             link.send_configuration(&configuration);
@@ -492,23 +510,31 @@ impl Changes {
     }
 
     /// Goes round all connections, and waits at each until there is room for what its peer lacks, as long as anybody lacks anything. There will be
-    /// room: who does not read is closed.
+    /// room: who does not read is closed. Nobody waits for one that has to read first.
     async fn hand_later(self: Arc<Self>) {
         loop {
             for link in self.links.all() {
-                while self.hand_locked(&link) == Handed::Later {
+                while self.hand_locked(&link) == Handed::Full {
                     tokio::time::sleep(HAND_AGAIN).await;
                 }
             }
-            let guard = self.state();
-            let is_owed = |link: Arc<Link>| {
-                link.is_open() && guard.as_ref().is_some_and(|state| self.next_for(&link, state.takeover.chain()).is_some())
-            };
-            if !self.links.all().into_iter().any(is_owed) {
-                self.is_handing.store(false, Ordering::SeqCst);
+            if self.is_done() {
                 return;
             }
+            tokio::time::sleep(GO_ROUND_AGAIN).await;
         }
+    }
+
+    /// Ends the handing over of what comes later, if nobody lacks anything.
+    fn is_done(&self) -> bool {
+        let guard = self.state();
+        let is_owed =
+            |link: Arc<Link>| link.is_open() && guard.as_ref().is_some_and(|state| self.next_for(&link, state.takeover.chain()).is_some());
+        let is_done = !self.links.all().into_iter().any(is_owed);
+        if is_done {
+            self.is_handing.store(false, Ordering::SeqCst);
+        }
+        is_done
     }
 
     fn hand_locked(&self, link: &Link) -> Handed {
@@ -684,5 +710,47 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!((16 << 20..18 << 20).contains(&waiting_max), "{waiting_max} bytes waited");
+    }
+
+    #[tokio::test]
+    async fn clients_that_read_nothing_keep_no_configurations_from_others() {
+        let metrics = Metrics::default();
+        let links = Arc::new(Links::new(Limits::default(), Arc::clone(&metrics.shell)));
+        let (changes, mut next) = changes(&links, Box::new(|_| {}));
+        let party = |session| Party::Client(ClientId(1), Session(session));
+        let open: Vec<_> = (0..CONNECTIONS).map(|session| links.open(party(session)).expect("there is a place")).collect();
+        let operator = SecretKey::from_bytes([201; 32]);
+        let operators = Operators { needed: 1, keys: vec![operator.public()] };
+        for _ in 0..AHEAD_MAX {
+            changes.bring(next.clone()).expect("it is signed");
+            next.configuration.previous = next.configuration.digest(CLUSTER);
+            next.configuration.version += 1;
+            next.signatures = vec![next.configuration.sign(CLUSTER, &operators, &operator).expect("an operator")];
+        }
+        // Between them, these could be owed all the room there is.
+        let (silent, others) = open.split_at(8);
+        let mut frames = Frames::default();
+        let handing = async {
+            while others.iter().any(|open| open.link().peer().handed() < AHEAD_MAX) {
+                for open in others {
+                    while open.link().poll_next(&Context::from_waker(Waker::noop()), &mut frames).is_ready() {}
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), handing).await.expect("all others have all of them");
+        assert!(silent.iter().all(|open| open.link().peer().handed() < AHEAD_MAX && open.link().handing_bytes() > 0));
+    }
+
+    #[tokio::test]
+    async fn who_comes_and_is_behind_may_go_by_earlier_keys() {
+        let links = Arc::new(Links::new(Limits::default(), Arc::clone(&Metrics::default().shell)));
+        let (changes, next) = changes(&links, Box::new(|_| {}));
+        let open = links.open(Party::Replica(replica(1))).expect("it has a place");
+        assert!(!changes.is_behind(&open.link()));
+        changes.bring(next).expect("it is signed");
+        assert!(changes.is_behind(&open.link()));
+        open.link().peer().knows(1);
+        assert!(!changes.is_behind(&open.link()), "it has said that it knows them");
     }
 }

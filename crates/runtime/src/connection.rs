@@ -259,7 +259,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             tracing::warn!(party = %self.link.party(), %rejection, left_out = left_out.noted(), "a message was dropped");
         }
         // Every correct member checks what it passes on, and a bad signature costs more to find than to make.
-        let is_blameless = matches!(rejection, Rejection::EarlierKey { signer } if self.changes.is_blameless(*signer));
+        let is_blameless = matches!(rejection, Rejection::EarlierKey { signer }
+            if self.changes.is_blameless(*signer) || self.changes.is_behind(&self.link));
         // By keys that this node has not heard of yet, it may be good. Its peer hands those over before it uses them, but for a few.
         let is_signed_badly = matches!(rejection, Rejection::BadSignature { .. }) && !self.changes.is_ahead(&self.link, &self.share);
         // Of its member, as it may begin again on another connection.

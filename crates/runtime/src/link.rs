@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crypto::{Compress, PeerVersions};
 use mutants::{Mutant, broken};
@@ -333,6 +333,13 @@ impl Link {
         }
     }
 
+    /// How many bytes of configurations wait to be written to its peer, those included that are being written.
+    pub fn handing_bytes(&self) -> usize {
+        let outgoing = self.lock();
+        let waiting = outgoing.full.iter().chain([&outgoing.last]);
+        waiting.map(|batch| batch.handing).sum::<usize>() + outgoing.handing_writing
+    }
+
     /// What is known of the configurations that its peer has.
     pub fn peer(&self) -> MutexGuard<'_, PeerVersions> {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner)
@@ -455,6 +462,11 @@ impl Link {
     /// Pauses the silence timer while this node does not read from the peer.
     pub fn pause_silence(&self) {
         self.heard_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// For how long it has been open.
+    pub fn age(&self) -> Duration {
+        self.opened.elapsed()
     }
 
     /// For how long the peer has been silent while we listened.
