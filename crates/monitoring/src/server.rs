@@ -4,9 +4,10 @@
 //! an address has, and whom it may be shown to. A browser that was led here by another page sends that page's host name in
 //! `Host` (DNS rebinding); only an IP address, `localhost` or one of the site's own names is answered.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http_body_util::Full;
@@ -27,7 +28,8 @@ use tokio::time::{sleep, timeout};
 pub const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// The most headers of a request.
 pub const HEADERS_MAX: usize = 64;
-/// The most connections served at a time; one more takes the place of the oldest, so that whoever holds them open keeps nobody out.
+/// The most connections at a time. One more takes the place of another, so that whoever holds them open keeps nobody out: of one that is not being
+/// answered, if there is any; of those from the address that has the most; of the oldest of these.
 pub const CONNECTIONS_MAX: usize = 64;
 /// How long one connection may take from its start to its end.
 pub const CONNECTION_TIMEOUT_MS: u64 = 5_000;
@@ -168,22 +170,19 @@ async fn serve(listener: TcpListener, site: Site) {
     let site = Arc::new(site);
     let failures = LogLimit::new(FAILURES_LOGGED_A_MINUTE_MAX);
     let mut connections = JoinSet::new();
-    // In the order in which they came.
-    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
+    let mut open = OpenConnections::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    open.retain(|connection| !connection.is_finished());
-                    if open.len() >= CONNECTIONS_MAX
-                        && let Some(oldest) = open.pop_front()
-                    {
-                        oldest.abort();
-                    }
-                    let site = Arc::clone(&site);
-                    open.push_back(connections.spawn(async move {
-                        let _ = timeout(Duration::from_millis(CONNECTION_TIMEOUT_MS), serve_connection(stream, &site)).await;
-                    }));
+                Ok((stream, address)) => {
+                    open.make_place();
+                    let (site, answering) = (Arc::clone(&site), Answering::default());
+                    let served = answering.clone();
+                    let task = connections.spawn(async move {
+                        let serving = serve_and_say(stream, &site, &served);
+                        let _ = timeout(Duration::from_millis(CONNECTION_TIMEOUT_MS), serving).await;
+                    });
+                    open.row.push_back(Connection { address: address.ip(), answering, task });
                 }
                 Err(error) => {
                     if let Some(left_out) = failures.admit(Instant::now()) {
@@ -197,10 +196,71 @@ async fn serve(listener: TcpListener, site: Site) {
     }
 }
 
+/// Whether a connection is being answered: its request has come, and its answer is not all written.
+#[derive(Clone, Debug, Default)]
+struct Answering(Arc<AtomicBool>);
+
+impl Answering {
+    fn set(&self, is_answering: bool) {
+        self.0.store(is_answering, Ordering::SeqCst);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// One connection that is open.
+struct Connection {
+    address: IpAddr,
+    answering: Answering,
+    task: AbortHandle,
+}
+
+/// Those that are open, in the order in which they came.
+#[derive(Default)]
+struct OpenConnections {
+    row: VecDeque<Connection>,
+}
+
+impl OpenConnections {
+    /// Makes sure that there is a place for one more.
+    fn make_place(&mut self) {
+        self.row.retain(|connection| !connection.task.is_finished());
+        if self.row.len() >= CONNECTIONS_MAX
+            && let Some(given_up) = self.least_needed().and_then(|at| self.row.remove(at))
+        {
+            given_up.task.abort();
+        }
+    }
+
+    /// The one that gives its place to another.
+    fn least_needed(&self) -> Option<usize> {
+        let mut of_address: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for connection in &self.row {
+            *of_address.entry(connection.address).or_default() += 1;
+        }
+        let need = |connection: &Connection| {
+            let from_there = of_address.get(&connection.address).copied().unwrap_or_default();
+            (connection.answering.get(), std::cmp::Reverse(from_there))
+        };
+        // Of several the first, which is the oldest.
+        self.row.iter().map(need).enumerate().min_by_key(|(_, need)| *need).map(|(at, _)| at)
+    }
+}
+
 /// Answers the one request of a connection, and waits until the other side has closed it too. How long that may take is for
 /// the caller to bound.
-pub async fn serve_connection(mut stream: impl AsyncRead + AsyncWrite + Unpin, site: &Site) {
-    let answer = service_fn(|request: Request<Incoming>| async move { Ok::<_, std::convert::Infallible>(site.respond(&request)) });
+pub async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, site: &Site) {
+    serve_and_say(stream, site, &Answering::default()).await;
+}
+
+/// The same, and says while the request is being answered.
+async fn serve_and_say(mut stream: impl AsyncRead + AsyncWrite + Unpin, site: &Site, answering: &Answering) {
+    let answer = service_fn(|request: Request<Incoming>| async move {
+        answering.set(true);
+        Ok::<_, std::convert::Infallible>(site.respond(&request))
+    });
     let mut http = http1::Builder::new();
     // A client that has said all and closed its side still gets its answer.
     http.half_close(true)
@@ -211,6 +271,7 @@ pub async fn serve_connection(mut stream: impl AsyncRead + AsyncWrite + Unpin, s
         .header_read_timeout(Duration::from_millis(CONNECTION_TIMEOUT_MS));
     // A browser that goes away in the middle, or sends what is no request, concerns nobody.
     let _ = http.serve_connection(TokioIo::new(&mut stream), answer).await;
+    answering.set(false);
     let farewell = async {
         stream.shutdown().await?;
         // A socket closed with bytes unread would take the answer with it.
@@ -303,6 +364,52 @@ mod tests {
             let answer = ask(format!("GET /status HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes()).await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
         }
+    }
+
+    #[tokio::test]
+    async fn whoever_is_being_answered_or_comes_from_elsewhere_keeps_its_place() {
+        let mut tasks = JoinSet::new();
+        let mut connection = |host: u8, is_answering| {
+            let connection = Connection {
+                address: [127, 0, 0, host].into(),
+                answering: Answering::default(),
+                task: tasks.spawn(std::future::pending::<()>()),
+            };
+            connection.answering.set(is_answering);
+            connection
+        };
+        let mut open = OpenConnections::default();
+        open.row.extend([connection(1, true), connection(2, false)]);
+        open.row.extend((2..CONNECTIONS_MAX).map(|_| connection(3, false)));
+        open.make_place();
+        let left: Vec<(IpAddr, bool)> = open.row.iter().map(|connection| (connection.address, connection.answering.get())).collect();
+        assert_eq!(left.len(), CONNECTIONS_MAX - 1);
+        assert_eq!(left[..2], [([127, 0, 0, 1].into(), true), ([127, 0, 0, 2].into(), false)]);
+        // Where all are being answered, the oldest of those from one address.
+        open.row.iter().for_each(|connection| connection.answering.set(true));
+        open.row.push_back(connection(4, true));
+        open.make_place();
+        assert_eq!(open.row.iter().filter(|connection| connection.address == IpAddr::from([127, 0, 0, 3])).count(), CONNECTIONS_MAX - 4);
+    }
+
+    #[tokio::test]
+    async fn the_connection_whose_answer_is_written_is_not_being_answered() {
+        let (mut client, server) = tokio::io::duplex(16);
+        let answering = Answering::default();
+        let site = Site { metrics: None, pages: Box::new(|_| None), names: Vec::new() };
+        let mut serving = Box::pin(serve_and_say(server, &site, &answering));
+        let asking = async {
+            client.write_all(b"GET /health HTTP/1.1\r\n\r\n").await.expect("it reads");
+            client.read_exact(&mut [0; 8]).await.expect("it answers");
+        };
+        tokio::select! { () = &mut serving => panic!("most of it is not read"), () = asking => {} }
+        assert!(answering.get());
+        let mut rest = String::new();
+        tokio::select! {
+            () = &mut serving => panic!("the other side has not closed"),
+            read = client.read_to_string(&mut rest) => { read.expect("it is text"); }
+        }
+        assert!(!answering.get(), "{rest}");
     }
 
     #[tokio::test]
