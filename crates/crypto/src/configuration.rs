@@ -680,6 +680,7 @@ impl SignedConfiguration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ForkError;
 
     thread_local! {
         /// How many digests of configurations this thread has computed.
@@ -704,8 +705,6 @@ mod tests {
             assert_eq!(DIGESTS.get(), 1);
         }
     }
-    use crate::ForkError;
-
     fn secret(number: u8) -> SecretKey {
         SecretKey::from_bytes([number; 32])
     }
