@@ -50,6 +50,17 @@ impl ProvenTree {
         self.follows(leaf, usize::from(signature.index), &signature.path) || broken(Mutant::PathUnchecked)
     }
 
+    /// What [`ProvenTree::admits`] would say, if it has nothing to hash for that.
+    pub(crate) fn knows(&self, leaf: &Digest, signature: &BatchSignature) -> Option<bool> {
+        let (index, path) = (usize::from(signature.index), &signature.path);
+        if merkle::path_length(index, self.leaves) != Some(path.len()) {
+            return None;
+        }
+        let position = NodePosition::leaf(index, self.leaves);
+        let is_same = || self.nodes[position.node()] == *leaf && self.knows_siblings(position, path);
+        self.is_proven(position.node()).then(|| is_same() || broken(Mutant::PathUnchecked))
+    }
+
     fn follows(&mut self, leaf: &Digest, index: usize, path: &[Digest]) -> bool {
         if merkle::path_length(index, self.leaves) != Some(path.len()) {
             return false;

@@ -2,6 +2,9 @@
 //!
 //! Each signer has its own part. So a Byzantine signer can evict only its own roots, and threads that handle different
 //! replicas do not wait for one another.
+//!
+//! Nothing is hashed while a part is locked: the thread that hashes may have the lowest priority, and not run for long. It takes the tree with it for that, and
+//! whoever needs this tree meanwhile hashes a whole path.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,18 +38,25 @@ impl RootCache {
     /// root with exactly this signature is good.
     pub(crate) fn covers(&self, signer: usize, signature: &BatchSignature, leaf: &Digest) -> Option<bool> {
         let mut part = self.part(signer);
-        let Part { roots, trees } = &mut *part;
-        let number = roots.find(&signature.signed)?;
-        if signature.signed.count == 1 {
+        let number = part.roots.find(&signature.signed)?;
+        let kept = part.trees.get_mut(number);
+        if let Some(known) = kept.as_ref().and_then(|kept| kept.tree.as_ref()?.knows(leaf, signature)) {
+            return Some(known);
+        }
+        let is_kept = kept.is_some();
+        let taken = kept.and_then(|kept| kept.tree.take());
+        drop(part);
+        if signature.signed.count == 1 || (is_kept && taken.is_none()) {
             return Some(signature.covers(leaf));
         }
-        if let Some(tree) = trees.get_mut(number) {
-            return Some(tree.admits(leaf, signature));
-        }
-        let mut tree = ProvenTree::new(&signature.signed);
+        let mut tree = taken.unwrap_or_else(|| ProvenTree::new(&signature.signed));
         let covers = tree.admits(leaf, signature);
-        if covers {
-            roots.plant(&signature.signed, trees.push(tree));
+        if is_kept {
+            self.part(signer).trees.put_back(number, tree);
+        } else if covers {
+            let mut part = self.part(signer);
+            let number = part.trees.push(tree);
+            part.roots.plant(&signature.signed, number);
         }
         Some(covers)
     }
@@ -119,10 +129,11 @@ impl Roots {
         Some(tree)
     }
 
-    /// Gives a root that was just found its tree.
+    /// Gives a root that was found its tree, unless others have taken its place meanwhile.
     fn plant(&mut self, signed: &SignedRoot, tree: u64) {
-        let entry = self.young.get_mut(&label(signed)).expect("what is found is young");
-        entry.tree = tree;
+        if let Some(entry) = self.young.get_mut(&label(signed)).filter(|entry| is_same(&entry.signed, signed)) {
+            entry.tree = tree;
+        }
     }
 
     fn keep(&mut self, entry: Entry) {
@@ -137,9 +148,15 @@ impl Roots {
 /// The number of no tree.
 const NO_TREE: u64 = 0;
 
+/// A tree, unless a thread has taken it to hash a path, and how much memory it takes.
+struct KeptTree {
+    tree: Option<ProvenTree>,
+    memory_nodes: usize,
+}
+
 /// The trees of one signer, numbered from 1 in the order of their making. When there is no room the oldest are forgotten.
 struct Trees {
-    row: VecDeque<ProvenTree>,
+    row: VecDeque<KeptTree>,
     /// The number of the first in the row.
     first: u64,
     memory_nodes: usize,
@@ -152,19 +169,27 @@ impl Trees {
     }
 
     /// Tree `number`, unless it is forgotten.
-    fn get_mut(&mut self, number: u64) -> Option<&mut ProvenTree> {
+    fn get_mut(&mut self, number: u64) -> Option<&mut KeptTree> {
         let at = number.checked_sub(self.first)?;
         self.row.get_mut(usize::try_from(at).ok()?)
     }
 
+    /// Gives back tree `number`, which was taken.
+    fn put_back(&mut self, number: u64, tree: ProvenTree) {
+        if let Some(kept) = self.get_mut(number) {
+            kept.tree = Some(tree);
+        }
+    }
+
     /// Keeps a tree and says its number.
     fn push(&mut self, tree: ProvenTree) -> u64 {
-        self.memory_nodes += tree.memory_nodes();
-        self.row.push_back(tree);
+        let memory_nodes = tree.memory_nodes();
+        self.memory_nodes += memory_nodes;
+        self.row.push_back(KeptTree { tree: Some(tree), memory_nodes });
         while self.memory_nodes > self.memory_nodes_max
             && let Some(oldest) = self.row.pop_front()
         {
-            self.memory_nodes -= oldest.memory_nodes();
+            self.memory_nodes -= oldest.memory_nodes;
             self.first += 1;
         }
         self.first + self.row.len() as u64 - 1
@@ -248,7 +273,7 @@ mod tests {
             assert_eq!(cache.covers(0, &batch[5].1, &batch[6].0), Some(false));
             let trees = &cache.part(0).trees;
             assert!(trees.memory_nodes <= trees.memory_nodes_max);
-            assert_eq!(trees.memory_nodes, trees.row.iter().map(ProvenTree::memory_nodes).sum::<usize>());
+            assert_eq!(trees.memory_nodes, trees.row.iter().map(|kept| kept.memory_nodes).sum::<usize>());
         }
         let kept = cache.part(0).trees.row.len();
         assert_eq!(kept, TREES_NODES_MAX / 100 / 131);
@@ -267,6 +292,28 @@ mod tests {
         cache.keep(0, &batch[0].1.signed, None);
         assert_eq!(cache.covers(0, &batch[5].1, &batch[6].0), Some(false));
         assert!(cache.part(0).trees.row.is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_tree_that_another_thread_has() {
+        let cache = RootCache::new(1, 8);
+        let batch = batch(1, 64);
+        cache.keep(0, &batch[0].1.signed, None);
+        assert_eq!(cache.covers(0, &batch[5].1, &batch[5].0), Some(true));
+        let taken = cache.part(0).trees.get_mut(1).and_then(|kept| kept.tree.take()).expect("it is kept");
+        assert_eq!(cache.covers(0, &batch[7].1, &batch[7].0), Some(true));
+        assert_eq!(cache.covers(0, &batch[7].1, &batch[8].0), Some(false));
+        assert_eq!((cache.part(0).trees.row.len(), taken.knows(&batch[7].0, &batch[7].1)), (1, None), "it is hashed without the tree");
+        cache.part(0).trees.put_back(1, taken);
+        assert_eq!(cache.covers(0, &batch[7].1, &batch[7].0), Some(true));
+        let knows = |at: usize, leaf: usize| {
+            let mut part = cache.part(0);
+            part.trees.get_mut(1).and_then(|kept| kept.tree.as_ref()?.knows(&batch[leaf].0, &batch[at].1))
+        };
+        assert_eq!([knows(7, 7), knows(7, 8), knows(20, 20)], [Some(true), Some(false), None]);
+        // One that was forgotten meanwhile is not kept.
+        cache.part(0).trees.put_back(9, ProvenTree::new(&batch[0].1.signed));
+        assert_eq!(cache.part(0).trees.row.len(), 1);
     }
 
     #[test]
