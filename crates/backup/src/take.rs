@@ -3,14 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use client::{AsOf, Client};
-use types::Key;
+use client::{AsOf, Client, Error as ClientError, Pages};
 use types::limits::KEY_BYTES_MAX;
+use types::{Key, Value};
 
 use crate::chain::Chain;
 use crate::content::Content;
 use crate::file::{Header, Writer};
 use crate::{Error, Progress, Summary};
+
+/// How often a page is asked for, each time for as long as an operation may take.
+const PAGE_TRIES: u32 = 3;
 
 /// Writes all rows of the database, as they are when this is called, to a new file; with backups of `before`, the oldest first, only what
 /// has changed since the last of them.
@@ -41,7 +44,7 @@ pub async fn take(client: &Client, path: &Path, before: &[PathBuf], progress: Pr
         Some(old) => old.next_row()?,
         None => None,
     };
-    while let Some(rows) = pages.next().await?.or_else(|| last.take()) {
+    while let Some(rows) = next(&mut pages).await?.or_else(|| last.take()) {
         for (key, value) in rows {
             content.add(&key, &value);
             while let (Some(old), Some((old_key, _))) = (&mut old, &next_old)
@@ -70,6 +73,17 @@ pub async fn take(client: &Client, path: &Path, before: &[PathBuf], progress: Pr
     let rows = content.rows();
     let end = writer.end(rows, content.digest())?;
     Ok(Summary { as_of, rows, rows_written: end.rows, content: end.content })
+}
+
+/// The next page. Where too few replicas answer, it is asked for again: the moment is kept for longer than that takes.
+async fn next(pages: &mut Pages) -> Result<Option<Vec<(Key, Value)>>, Error> {
+    let mut tried = 1;
+    loop {
+        match pages.next().await {
+            Err(ClientError::Unavailable { .. }) if tried < PAGE_TRIES => tried += 1,
+            answer => return Ok(answer?),
+        }
+    }
 }
 
 /// The last key that there may be.

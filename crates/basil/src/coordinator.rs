@@ -100,6 +100,8 @@ pub struct Coordinator {
     usual_lifetime: MedianDuration,
     /// What has just committed, and not all replicas have heard of.
     recent_commits: RecentCommits,
+    /// Which moments of the past ranges were read at of late, and when all replicas were told that this goes on.
+    past_reads: Vec<(Timestamp, Option<Time>)>,
     contention: Contention,
     lost_reads: LostReads,
     suspects: Vec<Voters>,
@@ -139,6 +141,7 @@ impl Coordinator {
             usual_commit: MedianDuration::default(),
             usual_lifetime: MedianDuration::default(),
             recent_commits: RecentCommits::default(),
+            past_reads: Vec::new(),
             contention: Contention::default(),
             lost_reads: LostReads::default(),
             suspects: vec![Voters::default(); shards],

@@ -20,7 +20,7 @@ const REFRESHES_MAX: u32 = 2;
 /// For how long after a commit was asked for it may be tried again, in milliseconds: what took longer is stuck, not late.
 const REFRESH_MS_MAX: u64 = 1_000;
 /// What is older may have been voted down for that, in nanoseconds: half of the default window is twice as long.
-const OLD_NS: u64 = 5_000_000_000;
+const OLD_NS: u64 = 2_500_000_000;
 /// What refreshes in one instant add up to is far below this, in nanoseconds.
 const NEAR_NS: u64 = 1_000_000;
 

@@ -44,7 +44,7 @@ impl Pages {
     /// The next rows, in order, or from the end where it is [reversed](Self::reversed); none when there are no more. After an error, the same page may be asked for again.
     ///
     /// # Errors
-    /// [`Refusal::NotKept`] in [`Error::Refused`] when the replicas no longer keep the moment (their `window_ms`). Else as [`Client::read_as_of`].
+    /// [`Refusal::NotKept`] in [`Error::Refused`] when too few replicas keep the moment: it is older than their `window_ms`, and the client may not read every key, or has not read on for half a minute. Else as [`Client::read_as_of`].
     pub async fn next(&mut self) -> Result<Option<Vec<(Key, Value)>>, Error> {
         while let Some(left) = self.left.clone() {
             let rows = self.size.rows;

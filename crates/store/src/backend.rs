@@ -103,6 +103,12 @@ pub(crate) fn beginning(key: &[u8]) -> u128 {
 pub trait BaseTable: Send {
     /// Its rows, to be gone through in this direction. They are at their end until they [go to one](BaseRows::seek).
     fn rows(&self, direction: Direction) -> Box<dyn BaseRows>;
+
+    /// The row of `key`.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn get(&self, key: &Key) -> Result<Option<Bytes>, StoreError>;
 }
 
 /// The rows of a base table, gone through in one direction.

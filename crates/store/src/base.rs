@@ -133,8 +133,13 @@ impl Base {
     /// # Errors
     /// When the base table is damaged, or the disk fails.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let (runs, hash) = (self.state().runs.clone(), run::hash(key));
-        for run in &*runs {
+        let runs = self.state().runs.clone();
+        self.get_in(&runs, key)
+    }
+
+    fn get_in(&self, runs: &[Arc<Run>], key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let hash = run::hash(key);
+        for run in runs {
             if let Some(row) = self.noted(run.get(key, hash))? {
                 return Ok(Some(row));
             }
@@ -359,6 +364,10 @@ impl Kept {
 impl BaseTable for Kept {
     fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
         Box::new(self.scan(direction))
+    }
+
+    fn get(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
+        self.base.get_in(&self.runs, key.as_bytes())
     }
 }
 

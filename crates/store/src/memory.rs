@@ -322,6 +322,10 @@ impl BaseTable for Kept {
     fn rows(&self, direction: Direction) -> Box<dyn BaseRows> {
         Box::new(Rows { table: Arc::clone(&self.0), direction, next: None, read_bytes: 0 })
     }
+
+    fn get(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
+        self.0.get(key).map(|checked| checked.row(key)).transpose()
+    }
 }
 
 /// Its rows, gone through in one direction.

@@ -320,7 +320,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 self.new_keys.insert(entry.key.clone());
             }
             if late_for.is_some() {
-                self.kept.retain(|at, _| *at < version.timestamp || broken(Mutant::KeptWithoutLate));
+                keeping::let_go(&mut self.kept, &entry.key, version.timestamp);
                 if self.late_keys.last() != Some(&entry.key) {
                     self.late_keys.push(entry.key.clone());
                 }

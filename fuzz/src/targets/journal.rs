@@ -114,6 +114,10 @@ impl BaseTable for NoRows {
     fn rows(&self, _direction: Direction) -> Box<dyn BaseRows> {
         Box::new(Self)
     }
+
+    fn get(&self, _key: &Key) -> Result<Option<Bytes>, StoreError> {
+        Ok(None)
+    }
 }
 
 impl BaseRows for NoRows {

@@ -19,12 +19,15 @@ use crate::lost_reads::Finishes;
 use crate::message::{Message, PendingWrite, ReadResult, Refusal, ScanRow};
 use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, RangeFound, ReadFound};
+use crate::replica::KEEPS;
 use crate::round_trip::RequestKind;
 use crate::transaction::{RANGE_DELETED_MAX, Transaction};
 use crate::transaction_table::untold_by;
 
-/// Of so many pages of the past one is asked of all replicas.
-const PAST_PAGES_FOR_ALL: u64 = 8;
+/// Who reads the past page by page says so again after this time, in milliseconds.
+const READS_ON_MS: u64 = 5_000;
+/// So many moments of the past are known to have been read.
+const PAST_READS_MAX: usize = 4;
 
 /// A range that is read.
 #[derive(Debug)]
@@ -269,8 +272,32 @@ impl Coordinator {
         let settles = !mode.is_as_of() && self.lost_reads.are_ranges_lost();
         self.counts.settled_reads += u64::from(settles);
         let scan = ScanOperation { timestamp, range, direction, limit, mode, settles, parts, found, deleted, is_validated, started: now };
+        if mode.is_as_of() {
+            self.tell_who_reads_on(now, &scan, out);
+        }
         self.scans.insert(operation, scan);
         self.advance_scan(now, operation, out);
+    }
+
+    /// Whoever reads as of one moment for the second time may go on for longer than the window. All replicas of all shards of the range hear of it, so that they
+    /// keep that moment: also those that are asked only when the others have been read, and those that answer when others fail.
+    fn tell_who_reads_on(&mut self, now: Time, scan: &ScanOperation, out: &mut Out) {
+        let Some((_, told)) = self.past_reads.iter_mut().find(|(moment, _)| *moment == scan.timestamp) else {
+            self.past_reads.truncate(PAST_READS_MAX - 1);
+            self.past_reads.insert(0, (scan.timestamp, None));
+            return;
+        };
+        if told.is_none_or(|told| told.after_ms(READS_ON_MS) <= now) {
+            *told = Some(now);
+            self.requests_made += 1;
+            for part in &scan.parts {
+                let Some(range) = &part.left else { continue };
+                for replica in self.cluster.replicas_of(part.shard) {
+                    let (request, timestamp, range, direction) = (self.requests_made, scan.timestamp, range.clone(), scan.direction);
+                    out.send(Party::Replica(replica), Message::Scan { request, timestamp, range, direction, limit: KEEPS });
+                }
+            }
+        }
     }
 
     /// Ends a scan that has found enough, or asks for the next pages: those of the parts that are least far.
@@ -308,10 +335,8 @@ impl Coordinator {
         let Some(scan) = self.scans.get(&operation) else { return };
         self.requests_made += 1;
         let number = self.requests_made;
-        // Now and then everybody hears of who reads the past, so as to keep it for who reads on: then some may fail.
-        let is_for_all = scan.mode.is_as_of() && number.is_multiple_of(PAST_PAGES_FOR_ALL);
         let least = match scan.mode {
-            _ if scan.settles || is_for_all => self.quorums.replicas(),
+            _ if scan.settles => self.quorums.replicas(),
             ReadMode::Interactive => 0,
             ReadMode::ReadOnly | ReadMode::AsOf | ReadMode::Ago { .. } => self.quorums.validation(),
         };
@@ -510,9 +535,13 @@ impl Coordinator {
             return true;
         }
         request.refusals.push(refusal);
-        // Who has started meanwhile keeps nothing; as long as enough may that have not, the others are waited for.
-        let not_kept = request.refusals.iter().filter(|refusal| matches!(refusal, Refusal::NotKept { .. })).count();
-        let may_be_kept = matches!(refusal, Refusal::NotKept { .. }) && not_kept <= self.quorums.replicas() - self.quorums.validation();
+        // Who has started meanwhile keeps nothing. As long as enough may that have not refused, these are waited for.
+        let may_answer = |replica: &ReplicaId| {
+            let has_answered = request.answers.iter().any(|answer| answer.from == replica.index);
+            has_answered || !request.replied.contains(replica.index) && self.connections.has(*replica)
+        };
+        let left = self.cluster.replicas_of(from.shard).filter(may_answer).count();
+        let may_be_kept = matches!(refusal, Refusal::NotKept { .. }) && left >= self.quorums.validation();
         match Refusal::believed(&request.refusals, refusal, self.quorums).filter(|_| !may_be_kept) {
             Some(refusal) => {
                 let operation = request.operation;

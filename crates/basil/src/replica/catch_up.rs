@@ -79,8 +79,8 @@ const BUSY_PAGE_MS: u64 = 80;
 /// So many keys that clients read are as much work as a transaction.
 const READS_A_TRANSACTION: u64 = 4;
 const PAGE_BYTES_PER_SECOND: u64 = 16 << 20;
-/// Who has not heard from `4f` others for so long, in units of [`ReplicaOptions::catch_up_ms`], or for half of the window, was cut off.
-const CUT_OFF_TURNS: u64 = 15;
+/// Who has not heard from `4f` others for three quarters of the window was cut off: nearly as long as commits are compared. In [`ReplicaOptions::catch_up_ms`]:
+const CUT_OFF_TURNS: (u64, u64) = (7, 15);
 /// How often one replica is served, in milliseconds: it asks more rarely.
 const COMMITS_EVERY_MS: u64 = 100;
 const TRANSACTIONS_EVERY_MS: u64 = 20;
@@ -439,8 +439,6 @@ impl<M: StorageBackend> Replica<M> {
         peer
     }
 
-    // What committed of late.
-
     /// The stretches of time that may be compared: above the watermark, below which commits are forgotten, and not so near that they still
     /// come in.
     fn comparable_slots(&self, now: Time) -> (u64, u64) {
@@ -479,7 +477,8 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Whoever was cut off for long compares all versions, as soon as others are there again.
     fn note_cut_off(&mut self, now: Time) {
-        let long_ms = (self.options.window_ms / 2).max(CUT_OFF_TURNS * self.options.catch_up_ms);
+        let ReplicaOptions { window_ms, catch_up_ms, .. } = self.options;
+        let long_ms = (window_ms * 3 / 4).clamp(CUT_OFF_TURNS.0 * catch_up_ms, CUT_OFF_TURNS.1 * catch_up_ms).max(window_ms / 2);
         let heard = self.catch_up.heard.values().filter(|at| at.after_ms(long_ms) > now).count();
         if heard < self.quorums.compared() {
             self.catch_up.was_cut_off = true;

@@ -350,6 +350,7 @@ impl<M: StorageBackend> Replica<M> {
             Resolution::Release(taken, end) => {
                 let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
                 self.table.raise_low_watermark(newest.saturating_add(1));
+                self.forget_moments_below(newest);
                 self.release_orphan(now, transaction, end, taken, out);
             }
             Resolution::Ended(decision) => {

@@ -4,7 +4,7 @@
 //! moment that is being read, one ends right there, and the store keeps the base table as it is then ([`Store::keep`](store::Store::keep)). A backup of
 //! a table of any size is as of one moment that way, and nobody remembers transactions for longer.
 //!
-//! What is kept takes room on the disk. So this is for clients that may read every key, for few at a time, for as long as they ask, and not for ever.
+//! What is kept takes room on the disk. So this is for clients that may read every key and say that they read on ([`KEEPS`]), for few at a time, and not for ever.
 
 use machine::Time;
 use mutants::{Mutant, broken};
@@ -13,11 +13,13 @@ use types::{ClientId, Party, Timestamp};
 
 use super::Replica;
 
-/// The most moments that are kept, and of one client.
-const MOMENTS_MAX: usize = 4;
-const MOMENTS_OF_CLIENT_MAX: usize = 2;
-/// Who has not read for so long does not read on.
-const IDLE_MS_MAX: u64 = 60_000;
+/// Who asks for a page of so many rows wants none, and no answer: it will read on as of that moment.
+pub(crate) const KEEPS: u32 = 0;
+/// The most moments that are kept: each may cost as much of the disk as the table. Each is another client's.
+const MOMENTS_MAX: usize = 2;
+/// Who has not read for so long does not read on. Until then nobody takes its place but the same client, which may have begun anew.
+const IDLE_MS_MAX: u64 = 30_000;
+const OWN_IDLE_MS_MAX: u64 = 10_000;
 /// No moment is kept for longer.
 const READ_MS_MAX: u64 = 6 * 3_600_000;
 
@@ -45,15 +47,20 @@ impl PastReader {
 }
 
 impl PastReaders {
-    /// `client` reads a page as of `before`. It is not noted where there is no room.
+    /// `client` reads a page as of `before`. Gives whether that is noted.
+    fn renew(&mut self, now: Time, client: ClientId, before: Timestamp) -> bool {
+        let known = self.0.iter_mut().find(|reader| reader.is(client, before));
+        known.map(|known| known.last = now).is_some()
+    }
+
+    /// It will read on. That is not noted where there is no room.
     fn note(&mut self, now: Time, client: ClientId, before: Timestamp) {
-        if let Some(known) = self.0.iter_mut().find(|reader| reader.is(client, before)) {
-            known.last = now;
+        if self.renew(now, client, before) {
             return;
         }
-        self.0.retain(|reader| reader.reads_on(now));
-        let of_client = self.0.iter().filter(|reader| reader.client == client).count();
-        if of_client < MOMENTS_OF_CLIENT_MAX && self.0.len() < MOMENTS_MAX || broken(Mutant::MomentsUnbounded) {
+        self.0.retain(|reader| reader.reads_on(now) && (reader.client != client || now < reader.last.after_ms(OWN_IDLE_MS_MAX)));
+        let has_one = self.0.iter().any(|reader| reader.client == client);
+        if !has_one && self.0.len() < MOMENTS_MAX || broken(Mutant::MomentsUnbounded) {
             self.0.push(PastReader { client, before, begun: now, last: now });
         }
     }
@@ -65,24 +72,31 @@ impl PastReaders {
 }
 
 impl<M: StorageBackend> Replica<M> {
-    /// A client that may read every key reads a page. If it reads the past, it may go on with it.
-    pub(super) fn note_past_reader(&mut self, now: Time, from: Party, before: Timestamp) {
-        let Party::Client(client, _) = from else { return };
-        let may_read_all = || {
-            self.cluster
-                .permission(client)
-                .is_some_and(|permission| permission.read_prefixes.iter().any(|prefix| prefix.as_bytes().is_empty()))
-        };
-        if before.author().is_none() && may_read_all() {
-            self.past_readers.note(now, client, before);
+    /// A client reads a page, or says that it will read on. Gives whether it wants an answer.
+    pub(super) fn note_past_reader(&mut self, now: Time, from: Party, before: Timestamp, rows: u32) -> bool {
+        let Party::Client(client, _) = from else { return true };
+        self.past_readers.renew(now, client, before);
+        if rows == KEEPS && before.author().is_none() {
+            let permission = self.cluster.permission(client);
+            if permission.is_some_and(|permission| permission.read_prefixes.iter().any(|prefix| prefix.as_bytes().is_empty())) {
+                self.past_readers.note(now, client, before);
+            }
         }
+        rows != KEEPS
     }
 
     /// Whether `client` goes on reading a moment that has left the window, and all of it is still here.
     pub(super) fn has_kept(&self, now: Time, client: ClientId, before: Timestamp) -> bool {
         let is_known = self.past_readers.0.iter().any(|reader| reader.is(client, before) && reader.reads_on(now));
         let store = &self.table.store;
-        is_known && before.time >= self.table.low_watermark() && (before > store.watermark() || store.keeps(before.predecessor()))
+        // Below the low watermark this replica votes for nothing more, which changes nothing of what there was.
+        is_known && (before > store.watermark() || store.keeps(before.predecessor()))
+    }
+
+    /// A transaction was let go of whose end nobody knows, and newer versions were taken over, the newest of that time: what was below it may have been otherwise.
+    pub(super) fn forget_moments_below(&mut self, time: u64) {
+        self.past_readers.0.retain(|reader| reader.before.time > time);
+        self.table.store.keep_only(|kept| kept.time >= time);
     }
 
     /// How far a checkpoint may go that is to reach `wanted`: it ends at the next moment that is being read.
@@ -152,6 +166,15 @@ mod tests {
         }
     }
 
+    /// A client says that it will read on.
+    fn keep(replica: &mut Replica<Memory>, now: Time, client: u64, before: Time) {
+        let mut out = Outbox::default();
+        let range = KeyRange::new(Key::from("k"), Key::from("k9")).expect("it has keys");
+        let (from, before) = (Party::Client(ClientId(client), Session(1)), Timestamp::above_all_before(before.0));
+        replica.on_scan(now, now, from, (1, before), (&range, Direction::Ascending, KEEPS), &mut out).expect("memory does not fail");
+        assert!(out.sends.is_empty());
+    }
+
     /// What a client finds of the two keys at `before`: their values, or that they are not kept.
     fn read(replica: &mut Replica<Memory>, now: Time, client: u64, before: Time) -> Result<Vec<Option<Value>>, Refusal> {
         let mut out = Outbox::default();
@@ -181,9 +204,9 @@ mod tests {
         write(&mut replica, START, Some("old"));
         write(&mut replica, START.after_ms(2_000), Some("new"));
         let mut now = START.after_ms(3_000);
-        assert_eq!(read(&mut replica, now, 1, moment), values("old"));
+        keep(&mut replica, now, 1, moment);
         for _ in 0..20 {
-            now = now.after_ms(30_000);
+            now = now.after_ms(IDLE_MS_MAX - 1_000);
             write(&mut replica, now, Some("newer"));
             rest(&mut replica, now);
             assert_eq!(read(&mut replica, now, 1, moment), values("old"));
@@ -203,10 +226,11 @@ mod tests {
         write(&mut replica, START, Some("old"));
         write(&mut replica, deleted, None);
         let now = START.after_ms(6_000);
+        keep(&mut replica, now, 1, moment);
         assert_eq!(read(&mut replica, now, 1, moment), Ok(vec![]));
         write(&mut replica, now, Some("new"));
-        rest(&mut replica, now.after_ms(50_000));
-        assert_eq!(read(&mut replica, now.after_ms(50_000), 1, moment), Ok(vec![]));
+        rest(&mut replica, now.after_ms(25_000));
+        assert_eq!(read(&mut replica, now.after_ms(25_000), 1, moment), Ok(vec![]));
         assert_eq!(replica.table.store.statistics().kept_moments, 1);
     }
 
@@ -216,37 +240,67 @@ mod tests {
         write(&mut replica, START, Some("1"));
         let now = START.after_ms(5_000);
         let moment = |number: u64| START.after_ms(1_000 + number);
-        for (client, number) in [(6, 0), (1, 1), (1, 2), (1, 3), (2, 4), (3, 5), (4, 6)] {
-            assert_eq!(read(&mut replica, now, client, moment(number)), values("1"));
+        for (client, number) in [(6, 0), (1, 1), (1, 2), (2, 4), (3, 5)] {
+            keep(&mut replica, now, client, moment(number));
         }
-        let later = now.after_ms(50_000);
+        // Who reads no further takes no place.
+        assert_eq!(read(&mut replica, now, 4, moment(6)), values("1"));
+        let later = now.after_ms(25_000);
         write(&mut replica, now, Some("2"));
         rest(&mut replica, later);
         assert_eq!(replica.table.store.statistics().kept_moments, MOMENTS_MAX);
         let mut is_read = |client, number| read(&mut replica, later, client, moment(number)).is_ok();
-        assert!(!is_read(6, 0) && !is_read(1, 3) && !is_read(4, 6) && !is_read(5, 1));
-        assert!(is_read(1, 1) && is_read(1, 2) && is_read(2, 4) && is_read(3, 5));
+        assert!(!is_read(6, 0) && !is_read(1, 2) && !is_read(3, 5) && !is_read(4, 6) && !is_read(5, 1));
+        assert!(is_read(1, 1) && is_read(2, 4));
+        // A client that begins anew lets go what it has not read for a while.
+        let anew = later.after_ms(OWN_IDLE_MS_MAX);
+        keep(&mut replica, anew, 1, anew);
+        assert!(read(&mut replica, anew, 1, moment(1)).is_err() && read(&mut replica, anew, 2, moment(4)).is_ok());
         // Nor is any kept for ever.
-        let mut now = later;
-        while now < START.after_ms(READ_MS_MAX) {
-            now = now.after_ms(IDLE_MS_MAX - 1);
-            let _ = read(&mut replica, now, 1, moment(1));
+        let mut now = anew;
+        while now < START.after_ms(READ_MS_MAX + 10_000) {
+            now = now.after_ms(IDLE_MS_MAX - 1_000);
+            let _ = read(&mut replica, now, 2, moment(4));
         }
-        rest(&mut replica, now.after_ms(10_000));
+        rest(&mut replica, now);
         assert_eq!(replica.table.store.statistics().kept_moments, 0);
     }
 
     #[test]
-    fn what_commits_late_ends_a_moment() {
+    fn what_commits_late_ends_a_moment_and_what_others_ask_does_not() {
         let mut replica = replica();
         write(&mut replica, START, Some("old"));
         let (moment, now) = (START.after_ms(1_000), START.after_ms(3_000));
-        assert_eq!(read(&mut replica, now, 1, moment), values("old"));
+        keep(&mut replica, now, 1, moment);
         write(&mut replica, now, Some("new"));
-        rest(&mut replica, now.after_ms(50_000));
-        let late = Version { timestamp: Timestamp::new(START.0 + 5, ClientId(1)), value: Some(Value::from("late")) };
-        replica.table.store.commit(&Key::from("k1"), late);
-        let refused = read(&mut replica, now.after_ms(50_000), 1, moment);
+        let later = now.after_ms(20_000);
+        rest(&mut replica, later);
+        replica.table.raise_low_watermark(now.0);
+        let late = |replica: &mut Replica<Memory>, time: u64, value: &str| {
+            let version = Version { timestamp: Timestamp::new(time, ClientId(1)), value: Some(Value::from(value)) };
+            replica.table.store.commit(&Key::from("k1"), version);
+        };
+        late(&mut replica, START.0, "old");
+        late(&mut replica, START.0 - 5, "older");
+        assert_eq!(read(&mut replica, later, 1, moment), values("old"));
+        late(&mut replica, START.0 + 5, "late");
+        let refused = read(&mut replica, later, 1, moment);
         assert!(matches!(refused, Err(Refusal::NotKept { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn what_is_released_ends_the_moments_above_it() {
+        let mut replica = replica();
+        write(&mut replica, START, Some("old"));
+        let (moment, now) = (START.after_ms(1_000), START.after_ms(3_000));
+        keep(&mut replica, now, 1, moment);
+        write(&mut replica, now, Some("new"));
+        let later = now.after_ms(20_000);
+        rest(&mut replica, later);
+        replica.forget_moments_below(moment.0 - 1);
+        assert_eq!(read(&mut replica, later, 1, moment), values("old"));
+        replica.forget_moments_below(moment.0);
+        assert!(read(&mut replica, later, 1, moment).is_err());
+        assert_eq!(replica.table.store.statistics().kept_moments, 0);
     }
 }

@@ -37,7 +37,9 @@ impl<M: StorageBackend> Replica<M> {
                 return Ok(());
             }
         };
-        self.note_past_reader(now, from, timestamp);
+        if !self.note_past_reader(now, from, timestamp, limit) {
+            return Ok(());
+        }
         self.table.raise_read_ceiling(timestamp.time);
         let limit = usize::try_from(limit).unwrap_or(SCAN_ROWS_MAX).clamp(1, SCAN_ROWS_MAX);
         let (mut rows, mut shown, mut live, mut looked_at): (Vec<ScanRow>, _, usize, usize) = (Vec::new(), Shown::default(), 0, 0);

@@ -1,22 +1,44 @@
 //! Moments that stay readable after checkpoints have passed them.
 //!
 //! The base table has one version of each key: the newest up to the watermark. So what it has right after a checkpoint is all there was at that watermark, and
-//! whoever keeps its files can read that moment for as long as he likes, whatever is checkpointed later. It costs memory for nothing, and the disk what
-//! was merged since. A moment is not kept over a restart.
+//! whoever keeps its files can read that moment for as long as he likes, whatever is checkpointed later. It costs the disk what was merged since, and for each of
+//! these rows the few bytes by which it is found in memory. A moment is not kept over a restart.
 
-use types::Timestamp;
+use std::collections::BTreeMap;
+
+use mutants::{Mutant, broken};
+use types::{Key, Timestamp};
 
 use super::Store;
 use crate::table::KeyMeta;
-use crate::{BaseTable, StorageBackend, StoreError};
+use crate::{BaseTable, StorageBackend, StoreError, row};
+
+/// So many versions that came late are looked up before a moment is kept.
+const LATE_MAX: usize = 1_024;
+
+/// A version of that time came late: what is kept lacks it, unless it has that version of the key already, or a newer one.
+pub(super) fn let_go(kept: &mut BTreeMap<Timestamp, Box<dyn BaseTable>>, key: &Key, timestamp: Timestamp) {
+    kept.retain(|at, table| *at < timestamp || has(&**table, key, timestamp) || broken(Mutant::KeptWithoutLate));
+}
+
+/// Whether `table` has that version of the key, or a newer one. What cannot be read is not there.
+fn has(table: &dyn BaseTable, key: &Key, timestamp: Timestamp) -> bool {
+    let row = table.get(key).ok().flatten();
+    row.and_then(|row| row::written_at(key.as_bytes(), &row).ok()).is_some_and(|written| written >= timestamp)
+}
 
 impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// Keeps what there is at the watermark, for [`Store::kept_page`], until it is [let go](Store::keep_only), or something that belongs there comes late. Gives
     /// `false`, and keeps nothing, while a checkpoint runs or the base table lacks something of it.
     pub fn keep(&mut self) -> bool {
-        let is_all_there = self.running.is_none() && self.late_keys.is_empty() && self.replaced.is_empty();
+        if self.running.is_some() || !self.replaced.is_empty() || self.late_keys.len() > LATE_MAX {
+            return false;
+        }
+        let table = self.backend.base_table();
+        let is_there = |key: &Key| self.in_memory(key, self.watermark).is_none_or(|late| has(&*table, key, late.timestamp));
+        let is_all_there = self.late_keys.iter().all(is_there);
         if is_all_there {
-            self.kept.entry(self.watermark).or_insert_with(|| self.backend.base_table());
+            self.kept.entry(self.watermark).or_insert(table);
         }
         is_all_there
     }
@@ -116,18 +138,17 @@ mod tests {
         let kept = |late: u64| {
             let mut store = Store::open(Memory::new("kept"), Options::default()).expect("a new store opens");
             assert!(store.replay().expect("it is new").is_none());
-            write(&mut store, 10);
-            checkpoint(&mut store, 10);
-            assert!(store.keep());
-            write(&mut store, 30);
-            checkpoint(&mut store, 30);
-            assert!(store.keep());
+            for (written, up_to) in [(10, 15), (30, 40)] {
+                write(&mut store, written);
+                checkpoint(&mut store, up_to);
+                assert!(store.keep());
+            }
             write(&mut store, late);
-            let is_kept = [10, 30].map(|moment| store.keeps(at(moment)));
+            let is_kept = [15, 40].map(|moment| store.keeps(at(moment)));
             assert_eq!(store.keep(), is_kept[1], "the base table lacks it");
             is_kept
         };
-        let expected = [[false, false], [true, false], [true, true], [true, true]];
-        assert_eq!([5, 11, 30, 31].map(kept), expected, "what is there already is not late");
+        assert_eq!([12, 35].map(kept), [[false, true], [true, false]]);
+        assert_eq!([5, 10, 20, 30, 41].map(kept), [[true, true]; 5], "it is there, or something newer is, or it lies above");
     }
 }
