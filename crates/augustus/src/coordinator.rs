@@ -229,6 +229,11 @@ impl Coordinator {
         Ok(transaction)
     }
 
+    /// The name of the transaction that was given the last number.
+    pub(crate) fn last_name(&self) -> Name {
+        Name { client: self.client, session: self.session, number: self.last_number }
+    }
+
     /// Finishes another's transaction, which is pending at a shard (§3.4, a.2). Gives whether it has begun to.
     pub fn finish(&mut self, transaction: Transaction, found_at: ShardId, out: &mut Vec<Output>) -> bool {
         let id = transaction.id();

@@ -14,21 +14,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use machine::Time;
 use mutants::{Mutant, broken};
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
 use types::{ClientId, Cluster, Digest, Direction, Key, KeyRange, ShardId, TransactionId, Value};
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
+use crate::held::{Before, HeldMoments};
 use crate::limits::{
-    BATCH_CONFLICT_BYTES_MAX, BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX,
-    RESULT_BYTES_MAX, STATE_PAGES_MAX, UNSETTLED_MAX,
+    BATCH_CONFLICT_BYTES_MAX, BATCH_RESULT_BYTES_MAX, LOCKS_MAX, MOMENT_LOOKED_AT_MAX, MOMENT_PAGE_BYTES, PENDING_BYTES_MAX, PENDING_MAX,
+    RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, STATE_PAGES_MAX, UNSETTLED_MAX,
 };
 use crate::locks::{Lock, LockTable, Structural};
+use crate::moment::{MomentAnswer, MomentPage, Question, is_cut};
 use crate::multicast::message::QUERY_ANSWER_BYTES_MAX;
 use crate::operation::{Found, Operation, RowsSeen, row_bytes, shards_of_range};
 use crate::pages::{Directory, Owner, PageNumber, Tree, page_digest};
 use crate::request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Verdict};
-use crate::rows::Rows;
+use crate::rows::{Rows, merged};
 use crate::sessions::{Clients, Entry, Known, Load, State};
 use crate::state_transfer::{Checkpoint, Head};
 use crate::transaction::{Name, Transaction};
@@ -59,6 +62,8 @@ pub struct Executor {
     tree: Tree,
     /// How many bytes each client's queries have given in this batch, and what was in the way of its requests.
     given: BTreeMap<(ClientId, Given), usize>,
+    /// Moments of the past that are held for their readers. No part of the state.
+    held: HeldMoments,
     /// The page that is hashed next of those that nobody changes. No part of the state.
     scrubbed: usize,
     /// With so many pages in use it takes no new keys.
@@ -117,6 +122,7 @@ impl Executor {
             directory,
             tree: Tree::new(settings.cluster.id()),
             given: BTreeMap::new(),
+            held: HeldMoments::default(),
             scrubbed: 0,
             pages_max: STATE_PAGES_MAX,
             settings,
@@ -183,6 +189,49 @@ impl Executor {
         }
         let found = self.effects_within(transaction, QUERY_ANSWER_BYTES_MAX).ok()?.found;
         Some(Answer::Voted(transaction.id(), Verdict::Commit(Some(found))))
+    }
+
+    /// What there is to say to `client` about a moment. Nothing where its cut was not executed here yet.
+    pub fn answer_moment(&mut self, client: ClientId, question: &Question) -> Option<MomentAnswer> {
+        let (name, id, operation) = match question {
+            Question::Page { name, id, operation } => (*name, *id, operation),
+            Question::Drop(id) => {
+                self.held.drop_of(*id, client);
+                return None;
+            }
+        };
+        let Self { held, rows, settings: Settings { cluster, shard, .. }, .. } = self;
+        let Some(before) = held.read(id, client) else {
+            return match self.clients.find(name) {
+                Known::Entry(entry) if entry.id == id => Some(MomentAnswer::Gone),
+                Known::Forgotten => Some(MomentAnswer::Gone),
+                Known::Entry(_) | Known::New => None,
+            };
+        };
+        let page = match operation {
+            Operation::ReadRange(range, direction, rows_max) => {
+                // A page of no rows would not say how far it goes.
+                let rows_max = (*rows_max as usize).clamp(1, RANGE_ROWS_MAX);
+                cluster.part_of(*shard, range).map(|range| moment_page(rows, before, (&range, *direction), rows_max)).unwrap_or_default()
+            }
+            operation => {
+                let key = operation.key()?;
+                let value = before.get(key).cloned().unwrap_or_else(|| rows.get(key).map(value_of));
+                MomentPage { rows: value.map(|value| (key.clone(), value)).into_iter().collect(), last: None }
+            }
+        };
+        Some(MomentAnswer::Page(page))
+    }
+
+    /// How many moments are held.
+    #[must_use]
+    pub fn moments(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Lets go of moments that nobody reads, as time has passed.
+    pub(crate) fn on_tick(&mut self, now: Time) {
+        self.held.on_tick(now);
     }
 
     /// The value of a key, as of the last batch.
@@ -343,6 +392,9 @@ impl Executor {
                 (Verdict::Commit(Some(found)), State::Pending(page))
             }
         };
+        if verdict.vote() == Vote::Commit && is_cut(transaction) {
+            self.held.begin(transaction.id(), name.client);
+        }
         self.clients.set(name, Entry { id: transaction.id(), state }, &mut self.directory);
         verdict
     }
@@ -504,32 +556,26 @@ impl Executor {
         };
         let Some(range) = cluster.part_of(*shard, range) else { return Found::Rows(Vec::new()) };
         let rows_max = (*rows_max as usize).min(RANGE_ROWS_MAX);
-        let mut written = direction.of(writes.range::<Key, _>(range.low()..range.high())).peekable();
-        let stored: Box<dyn Iterator<Item = (&[u8], &[u8])>> = match direction {
-            Direction::Ascending => Box::new(self.rows.range(&range)),
-            Direction::Descending => Box::new(self.rows.range_down(&range)),
-        };
-        let mut stored = stored.peekable();
+        let written = direction.of(writes.range::<Key, _>(range.low()..range.high())).map(|(key, value)| (*key, *value));
+        let mut merged = merged(*direction, written, self.rows.range_in(*direction, &range));
         let (mut rows, mut bytes) = (Vec::new(), 0);
         // One row more bytes than an answer may have are enough to see that it is too large.
-        while rows.len() < rows_max && bytes <= bytes_max {
-            let first: &[u8] = match (written.peek(), stored.peek()) {
-                (None, None) => break,
-                (Some((written, _)), Some((stored, _))) if direction.order(written.as_bytes(), stored).is_lt() => written.as_bytes(),
-                (_, Some((stored, _))) => stored,
-                (Some((written, _)), None) => written.as_bytes(),
-            };
-            let value = stored.next_if(|(key, _)| *key == first).map(|(_, value)| value);
-            let value = written.next_if(|(key, _)| key.as_bytes() == first).map_or(value, |(_, value)| value.map(Value::as_bytes));
+        while rows.len() < rows_max
+            && bytes <= bytes_max
+            && let Some((key, value)) = merged.next()
+        {
             if let Some(value) = value {
-                bytes += row_bytes(first, value);
-                rows.push((Key::copied(first).expect("only keys are kept"), value_of(value)));
+                bytes += row_bytes(key, value);
+                rows.push((key_of(key), value_of(value)));
             }
         }
         Found::Rows(rows)
     }
 
     fn write(&mut self, key: &Key, value: Option<&Value>) {
+        if self.held.len() > 0 {
+            self.held.note(key, self.rows.get(key));
+        }
         match value {
             Some(value) => self.rows.put(key, value, &mut self.directory),
             None => self.rows.remove(key, &mut self.directory),
@@ -612,6 +658,10 @@ impl Executor {
             }
         }
         let name = transaction.name();
+        if decision == Vote::Abort {
+            // Another shard may have had changes pending: if it was a cut, it is no moment.
+            self.held.drop_of(transaction.id(), name.client);
+        }
         let client = self.clients.client_mut(name.client).expect("it has something pending");
         client.pending.transactions -= load.transactions;
         client.pending.locks -= load.locks;
@@ -669,6 +719,25 @@ impl Executor {
     }
 }
 
+/// The first rows of a range as they were when `before` began to be noted: so many, or fewer.
+fn moment_page(rows: &Rows, before: &Before, (range, direction): (&KeyRange, Direction), rows_max: usize) -> MomentPage {
+    let over = direction.of(before.range::<Key, _>(range.low()..range.high())).map(|(key, value)| (key, value.as_ref()));
+    let mut page = MomentPage::default();
+    let (mut looked_at, mut bytes) = (0, 0);
+    for (key, value) in merged(direction, over, rows.range_in(direction, range)) {
+        if page.rows.len() == rows_max || looked_at == MOMENT_LOOKED_AT_MAX || bytes >= MOMENT_PAGE_BYTES {
+            return page;
+        }
+        looked_at += 1;
+        if let Some(value) = value {
+            bytes += row_bytes(key, value);
+            page.rows.push((key_of(key), value_of(value)));
+        }
+        page.last = Some(key_of(key));
+    }
+    MomentPage { last: None, ..page }
+}
+
 /// What a client is given of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Given {
@@ -682,6 +751,10 @@ enum Asked<'a> {
     ByAuthor,
     /// With another shard's votes to commit, whose signatures have been checked.
     ToFinish(Option<&'a Signers>),
+}
+
+fn key_of(bytes: &[u8]) -> Key {
+    Key::copied(bytes).expect("only keys are kept")
 }
 
 fn value_of(bytes: &[u8]) -> Value {

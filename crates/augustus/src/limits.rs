@@ -57,3 +57,15 @@ pub const ENDED_CHECKS_MAX: usize = 16;
 pub const SETTLE_EVERY: usize = 1_024;
 /// After so many it asks again, though some shard has not answered yet.
 pub const SETTLE_WITHOUT: usize = UNSETTLED_MAX / 2;
+/// How many moments of the whole database a replica holds, of each client at most one.
+pub const MOMENTS_MAX: usize = 2;
+/// The most bytes that a replica keeps of what was changed since the moments that it holds.
+pub const MOMENT_BYTES_MAX: usize = 256 << 20;
+/// What each changed key counts beside its bytes: of short keys and values their place in memory is most.
+pub const MOMENT_KEY_OVERHEAD_BYTES: usize = 128;
+/// A moment that was not read for so long, in milliseconds, is not held any more.
+pub const MOMENT_UNREAD_MS: u64 = 60_000;
+/// A page of a moment has no more rows once these take so many bytes.
+pub const MOMENT_PAGE_BYTES: usize = 256 << 10;
+/// So many keys are looked at for a page of a moment, those among them that have come to be since.
+pub const MOMENT_LOOKED_AT_MAX: usize = 4_096;

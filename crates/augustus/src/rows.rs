@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use types::{Key, KeyRange, Value};
+use types::{Direction, Key, KeyRange, Value};
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_ROWS_MAX};
 use crate::page_index::{Page, PageIndex, PagePosition};
@@ -22,6 +22,26 @@ const PREFETCH_LINES_MAX: usize = 6;
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     pages: PageIndex,
+}
+
+/// The keys of `stored` and of `over`, each once and in `direction`, with their values: what is in `over` counts. Nothing of what has no value there.
+pub(crate) fn merged<'a>(
+    direction: Direction,
+    over: impl Iterator<Item = (&'a Key, Option<&'a Value>)>,
+    stored: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
+    let (mut over, mut stored) = (over.peekable(), stored.peekable());
+    std::iter::from_fn(move || {
+        let first: &'a [u8] = match (over.peek(), stored.peek()) {
+            (None, None) => return None,
+            (Some((over, _)), Some((stored, _))) if direction.order(over.as_bytes(), stored).is_lt() => over.as_bytes(),
+            (_, Some((stored, _))) => stored,
+            (Some((over, _)), None) => over.as_bytes(),
+        };
+        let value = stored.next_if(|(key, _)| *key == first).map(|(_, value)| value);
+        let value = over.next_if(|(key, _)| key.as_bytes() == first).map_or(value, |(_, value)| value.map(Value::as_bytes));
+        Some((first, value))
+    })
 }
 
 /// A row within a page.
@@ -142,6 +162,14 @@ impl Rows {
             rows.into_iter().rev()
         });
         rows.skip_while(|(key, _)| *key >= range.high().as_bytes()).take_while(|(key, _)| *key >= range.low().as_bytes())
+    }
+
+    /// The same in either direction.
+    pub fn range_in<'a>(&'a self, direction: Direction, range: &'a KeyRange) -> Box<dyn Iterator<Item = (&'a [u8], &'a [u8])> + 'a> {
+        match direction {
+            Direction::Ascending => Box::new(self.range(range)),
+            Direction::Descending => Box::new(self.range_down(range)),
+        }
     }
 
     /// Gives `key` a value.

@@ -60,6 +60,7 @@ impl<B: StorageBackend> Machine for Server<B> {
             }
             Input::Tick => {
                 self.node.step(now, Input::Tick, outbox);
+                self.node.application_mut().on_tick(now);
                 self.janitor.on_tick(now, self.node.replica().application().executor(), outbox);
             }
             // Replicas that execute in one order would have to change at one place of it: operators are told that this engine cannot.
@@ -102,6 +103,8 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
         out.gauge("transactions_undecided", "Transactions that wait for other shards", pending).in_status("transactions.undecided");
         out.counter("transactions_finished", "Transactions that clients left and this replica began to finish", self.janitor.begun)
             .in_status("transactions.finished");
+        let moments = shard.executor().moments() as u64;
+        out.gauge("moments_held", "Moments of the whole database that it holds for backups", moments);
         out.counter("requests_refused", "Requests refused", counts.refused).in_status("transactions.refused");
         out.counter("lists_delivered", "Lists of requests that were delivered", status.delivered).in_status("order.delivered");
         out.gauge("stable_checkpoint", "The last list that a stable checkpoint covers", status.stable).in_status("order.stable");

@@ -6,6 +6,8 @@
 //!
 //! What only reads, and one shard alone, is asked of its replicas in one step first ([`Queries`]), and is ordered where they do not agree.
 //!
+//! Of the past there are moments: who reads what is there now as of a moment makes one, and may read on there ([`Past`]).
+//!
 //! A transaction that only read, and all in one request, has committed with that: what it read was so at one moment.
 //!
 //! The application is answered in time, whatever replicas do. What the coordinator still has to end then it goes on with for
@@ -18,8 +20,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Operation as Asked, PendingRoom, Profile, Refusal,
-    Request as Wanted, Response, Statistics, Tell,
+    Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Operation as Asked, PendingRoom, Profile, ReadMode,
+    Refusal, Request as Wanted, Response, Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use mutants::{Mutant, broken};
@@ -27,11 +29,13 @@ use types::{Cluster, Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timest
 
 use crate::coordinator::{CannotBegin, Coordinator, Outcome, Output};
 use crate::limits::{FINISHING_MAX, PENDING_MAX, PENDING_MIN, PENDING_PARTS, RANGE_ROWS_MAX};
+use crate::moment;
 use crate::multicast::message::Message;
 use crate::multicast::quorum::Quorum;
 use crate::operation::{Found, Operation};
 use crate::orders::Orders;
-use crate::queries::{Came, Queries};
+use crate::past::{self, Came, Past};
+use crate::queries::{self, Queries};
 use crate::request::{AbortReason, Refusal as Refused};
 use crate::transaction::{Transaction, participants};
 
@@ -43,7 +47,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "commits take as long as before, or some moments longer while a leader is replaced",
     shards_max: SHARDS_MAX,
-    capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: false, pool: false, receipts: false },
+    capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: true, pool: false, receipts: false },
     tells_time: false,
     settings: &[],
     pending_room: Some(PendingRoom { most: PENDING_MAX as u32, least: PENDING_MIN as u32, least_min: PENDING_PARTS as u32 }),
@@ -60,6 +64,8 @@ const MET_MS: u64 = 2_000;
 /// A process that has only read for so long, in milliseconds, has its next read of a shard ordered. What is answered in one step is not ordered, so
 /// the shard would not know of the process, and take it for one that it has forgotten when others of its client have come and gone.
 const UNKNOWN_MS: u64 = 60_000;
+/// Why a time is refused.
+const NO_SUCH_MOMENT: &str = "this cluster's engine keeps no past but moments that a client has read as the present: read as of now (`0s ago`), or all of a range or of the database at once";
 /// When who is refused for want of room is to come again, in milliseconds.
 const OVERLOADED_MS: u32 = 100;
 
@@ -72,6 +78,8 @@ pub struct Session {
     orders: Orders,
     /// What is read in one step.
     queries: Queries<Waiting>,
+    /// What is read of moments.
+    past: Past,
     under_way: BTreeMap<TransactionId, UnderWay>,
     /// By when the application is answered of what is under way.
     timeouts: BTreeSet<(Time, TransactionId)>,
@@ -122,6 +130,8 @@ enum Purpose {
     Commit(Timestamp, bool),
     /// To run a one-shot transaction, which writes or does not.
     Submit(Timestamp, bool),
+    /// To make the moment of this time.
+    Cut(u64),
 }
 
 impl Purpose {
@@ -141,6 +151,8 @@ struct Seen {
     values: Vec<(Key, Option<Value>)>,
     /// These are all rows of this range.
     rows: Option<(KeyRange, Vec<(Key, Value)>)>,
+    /// It is of a moment, and so final.
+    is_of_past: bool,
 }
 
 impl Session {
@@ -152,6 +164,7 @@ impl Session {
         let quorum = Quorum::of(&cluster)?;
         Some(Self {
             queries: Queries::new(cluster.clone(), quorum),
+            past: Past::new(cluster.clone(), quorum),
             timeout_ms,
             coordinator: Coordinator::new(cluster.clone(), client, session.0),
             orders: Orders::new(cluster.clone(), client, session, timeout_ms.saturating_add(UNAWAITED_TIMEOUT_MS)),
@@ -177,6 +190,15 @@ impl Session {
     /// Takes what is asked, or gives the answer at once.
     fn ask(&mut self, now: Time, operation: u64, request: Wanted, outbox: &mut OutboxOf<Self>) -> Option<Result<Response, Refusal>> {
         let (purpose, operations) = match request {
+            Wanted::Read { timestamp, keys, mode } if mode.is_as_of() => {
+                return self.ask_past(now, operation, (timestamp, mode), past::Wanted::Keys(keys), outbox);
+            }
+            Wanted::Scan { timestamp, low, high, direction, limit, mode } if mode.is_as_of() => {
+                let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
+                    return Some(Ok(nothing(&Purpose::Read(Vec::new()))));
+                };
+                return self.ask_past(now, operation, (timestamp, mode), past::Wanted::Rows(range, direction, limit), outbox);
+            }
             Wanted::Read { keys, .. } => {
                 let reads = keys.iter().cloned().map(Operation::Read).collect();
                 (Purpose::Read(keys), reads)
@@ -211,6 +233,88 @@ impl Session {
         None
     }
 
+    /// Reads of the moment whose time a transaction has; makes it, where that time is the present.
+    fn ask_past(
+        &mut self,
+        now: Time,
+        operation: u64,
+        (timestamp, mode): (Timestamp, ReadMode),
+        wanted: past::Wanted,
+        outbox: &mut OutboxOf<Self>,
+    ) -> Option<Result<Response, Refusal>> {
+        let gives_up_at = now.after_ms(self.timeout_ms);
+        let time = timestamp.time;
+        if !self.past.has_room() {
+            return Some(Err(Refusal::Overloaded { after_ms: OVERLOADED_MS }));
+        }
+        if !self.past.knows(time) {
+            // What is read as of a time lies before the next.
+            if !matches!(mode, ReadMode::Ago { now } if now.checked_add(1) == Some(time)) {
+                return Some(Err(Refusal::Invalid(NO_SUCH_MOMENT.to_owned())));
+            }
+            self.past.begin(time, gives_up_at);
+            self.cut(now, time, gives_up_at, outbox);
+        }
+        let came = self.past.read(now, operation, (time, wanted), gives_up_at, outbox);
+        self.tell_past(came, outbox);
+        None
+    }
+
+    /// Has a cut made for the moment of `time`, at once if that is possible: what comes before others' transactions keeps them from coming between.
+    fn cut(&mut self, now: Time, time: u64, gives_up_at: Time, outbox: &mut OutboxOf<Self>) {
+        let operations = moment::cut();
+        let shards = participants(&operations, &self.cluster);
+        let has_room = self.coordinator.has_room() && shards.iter().all(|shard| self.orders.has_room(*shard));
+        let waiting = Waiting { operation: 0, purpose: Purpose::Cut(time), operations, gives_up_at };
+        if has_room {
+            self.ordered.extend(shards.iter().map(|shard| (*shard, now)));
+            self.begin(now, waiting, outbox);
+        } else {
+            self.waiting.entry(shards).or_default().push_back(waiting);
+        }
+    }
+
+    /// A cut has ended, or too few have said how. One that something was in the way of is made again.
+    fn on_cut(&mut self, now: Time, time: u64, id: TransactionId, outcome: Outcome, outbox: &mut OutboxOf<Self>) {
+        match outcome {
+            Outcome::Committed(_) => {
+                let came = self.past.made(now, time, id, outbox);
+                self.tell_past(came, outbox);
+            }
+            Outcome::Aborted(AbortReason::Conflict(..) | AbortReason::VotedDown | AbortReason::TooMuchPending) => {
+                if self.past.refused(now, time)
+                    && let Some(gives_up_at) = self.past.awaited(time)
+                {
+                    self.cut(now, time, gives_up_at, outbox);
+                }
+            }
+            Outcome::Aborted(reason) => self.tell(0, &Purpose::Cut(time), Err(refusal(&Purpose::Cut(time), reason)), outbox),
+            Outcome::Refused(refused) => self.tell(0, &Purpose::Cut(time), Err(refused_as(&Purpose::Cut(time), refused)), outbox),
+            Outcome::Unknown => self.tell(0, &Purpose::Cut(time), Err(Refusal::Unavailable), outbox),
+        }
+    }
+
+    fn tell_past(&mut self, came: impl IntoIterator<Item = Came>, outbox: &mut OutboxOf<Self>) {
+        for (operation, outcome) in came {
+            let outcome = outcome.map(|found| {
+                let seen = Seen { id: TransactionId([0; 32]), values: Vec::new(), rows: None, is_of_past: true };
+                Response::Found(engine::Found { found, evidence: Evidence::new(seen) })
+            });
+            outbox.emit(Tell::Response { operation, outcome });
+        }
+    }
+
+    /// Answers who waits for a transaction, or for a cut.
+    fn tell(&mut self, operation: u64, purpose: &Purpose, outcome: Result<Response, Refusal>, outbox: &mut OutboxOf<Self>) {
+        match (purpose, outcome) {
+            (Purpose::Cut(time), Err(refusal)) => {
+                let came = self.past.failed(*time, refusal);
+                self.tell_past(came, outbox);
+            }
+            (_, outcome) => outbox.emit(Tell::Response { operation, outcome }),
+        }
+    }
+
     /// Asks in one step what only reads, and one shard alone; gives back anything else.
     fn query(&mut self, now: Time, shards: &[ShardId], waiting: Waiting, outbox: &mut OutboxOf<Self>) -> Result<(), Waiting> {
         let [shard] = *shards else { return Err(waiting) };
@@ -230,8 +334,8 @@ impl Session {
     fn on_answer(&mut self, from: ReplicaId, number: u64, answer: Option<Bytes>, outbox: &mut OutboxOf<Self>) {
         match self.queries.on_answer(from, number, answer) {
             None => {}
-            Some(Came::Order(waiting)) => self.order(waiting),
-            Some(Came::Found(Waiting { operation, purpose, .. }, id, found)) => {
+            Some(queries::Came::Order(waiting)) => self.order(waiting),
+            Some(queries::Came::Found(Waiting { operation, purpose, .. }, id, found)) => {
                 let found = found.into_iter().enumerate().collect();
                 self.counts.one_step += 1;
                 let outcome = response(purpose, id, Outcome::Committed(Some(found)));
@@ -251,6 +355,14 @@ impl Session {
         let CommitRequest { timestamp, reads, writes } = commit;
         let seen: Result<Vec<Seen>, Evidence> = reads.into_iter().map(Evidence::take).collect();
         let seen = seen.map_err(|_| Refusal::Invalid("the request holds what another engine's session gave".to_owned()))?;
+        if seen.iter().any(|seen| seen.is_of_past) {
+            if !writes.is_empty() || seen.iter().any(|seen| !seen.is_of_past) {
+                return Err(Refusal::Invalid("what was read of the past commits by itself alone, and writes nothing".to_owned()));
+            }
+            let id = TransactionId([0; 32]);
+            let commit = Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, receipt: None };
+            return Ok(Begun::Done(Response::Committed(commit)));
+        }
         if writes.is_empty()
             && let [Seen { id, .. }] = seen[..]
         {
@@ -305,15 +417,16 @@ impl Session {
         let mut out = Vec::new();
         match self.coordinator.run(operations, &mut out) {
             Ok(id) => {
+                if let Purpose::Cut(time) = purpose {
+                    self.past.named(time, self.coordinator.last_name());
+                }
                 self.under_way.insert(id, UnderWay { operation, purpose, gives_up_at });
                 self.timeouts.insert((gives_up_at, id));
                 self.take(now, out, outbox);
             }
-            Err(CannotBegin::Transaction(error)) => {
-                outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Invalid(error.to_string())) });
-            }
+            Err(CannotBegin::Transaction(error)) => self.tell(operation, &purpose, Err(Refusal::Invalid(error.to_string())), outbox),
             Err(CannotBegin::TooMany) => {
-                outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Overloaded { after_ms: OVERLOADED_MS }) })
+                self.tell(operation, &purpose, Err(Refusal::Overloaded { after_ms: OVERLOADED_MS }), outbox);
             }
         }
     }
@@ -325,7 +438,7 @@ impl Session {
                 Output::Order(order) => self.orders.send(now, order, outbox),
                 Output::Answered(number) => self.orders.end(number),
                 Output::Met(transaction, shard) => self.on_met(now, *transaction, shard, outbox),
-                Output::Ended(id, outcome) => self.on_ended(id, outcome, outbox),
+                Output::Ended(id, outcome) => self.on_ended(now, id, outcome, outbox),
             }
         }
     }
@@ -353,10 +466,14 @@ impl Session {
         }
     }
 
-    fn on_ended(&mut self, id: TransactionId, outcome: Outcome, outbox: &mut OutboxOf<Self>) {
+    fn on_ended(&mut self, now: Time, id: TransactionId, outcome: Outcome, outbox: &mut OutboxOf<Self>) {
         // Without one, the application was answered before.
         let Some(UnderWay { operation, purpose, gives_up_at }) = self.under_way.remove(&id) else { return };
         self.timeouts.remove(&(gives_up_at, id));
+        if let Purpose::Cut(time) = purpose {
+            self.on_cut(now, time, id, outcome, outbox);
+            return;
+        }
         let outcome = response(purpose, id, outcome);
         let count = if outcome.is_ok() { &mut self.counts.executed } else { &mut self.counts.aborted };
         *count += 1;
@@ -368,17 +485,26 @@ impl Session {
             self.timeouts.remove(&(at, id));
             if let Some(UnderWay { operation, purpose, .. }) = self.under_way.remove(&id) {
                 let refusal = if purpose.writes() { Refusal::OutcomeUnknown } else { Refusal::Unavailable };
-                outbox.emit(Tell::Response { operation, outcome: Err(refusal) });
+                self.tell(operation, &purpose, Err(refusal), outbox);
             }
         }
+        let mut late = Vec::new();
         for queue in self.waiting.values_mut() {
             while queue.front().is_some_and(|waiting| waiting.gives_up_at <= now)
-                && let Some(Waiting { operation, .. }) = queue.pop_front()
+                && let Some(waiting) = queue.pop_front()
             {
-                outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Unavailable) });
+                late.push(waiting);
             }
         }
         self.waiting.retain(|_, queue| !queue.is_empty());
+        for Waiting { operation, purpose, .. } in late {
+            self.tell(operation, &purpose, Err(Refusal::Unavailable), outbox);
+        }
+        let (came, again) = self.past.on_tick(now, outbox);
+        self.tell_past(came, outbox);
+        for (time, gives_up_at) in again {
+            self.cut(now, time, gives_up_at, outbox);
+        }
         self.queries.on_tick(now).into_iter().rev().for_each(|late| self.order(late));
         let mut out = Vec::new();
         for order in self.orders.on_tick(now, outbox) {
@@ -399,11 +525,12 @@ fn nothing(purpose: &Purpose) -> Response {
     let empty = |timestamp| Commit { id: TransactionId([0; 32]), timestamp, place: 0, path: CommitPath::Empty, receipt: None };
     match *purpose {
         Purpose::Read(_) | Purpose::Scan(..) => {
-            let seen = Seen { id: TransactionId([0; 32]), values: Vec::new(), rows: None };
+            let seen = Seen { id: TransactionId([0; 32]), values: Vec::new(), rows: None, is_of_past: false };
             Response::Found(engine::Found { found: Vec::new(), evidence: Evidence::new(seen) })
         }
         Purpose::Commit(timestamp, _) => Response::Committed(empty(timestamp)),
         Purpose::Submit(timestamp, _) => Response::Done { values: Vec::new(), commit: empty(timestamp) },
+        Purpose::Cut(_) => unreachable!("it reads"),
     }
 }
 
@@ -426,10 +553,11 @@ fn response(purpose: Purpose, id: TransactionId, outcome: Outcome) -> Result<Res
     };
     match purpose {
         Purpose::Commit(..) => unreachable!("it was answered before"),
+        Purpose::Cut(_) => unreachable!("nobody is told of a cut"),
         Purpose::Read(keys) => {
             let values: Option<Vec<Option<Value>>> = found.map(value_of).collect();
             let found: Vec<(Key, Option<Value>)> = keys.into_iter().zip(values.ok_or(unknown)?).collect();
-            let seen = Seen { id, values: found.clone(), rows: None };
+            let seen = Seen { id, values: found.clone(), rows: None, is_of_past: false };
             Ok(Response::Found(engine::Found { found, evidence: Evidence::new(seen) }))
         }
         Purpose::Scan(range, direction, limit) => {
@@ -444,7 +572,7 @@ fn response(purpose: Purpose, id: TransactionId, outcome: Outcome) -> Result<Res
             let end = rows.last().filter(|_| is_cut).and_then(|(last, _)| direction.behind(last));
             let range = end.and_then(|end| direction.read(&range, &end)).unwrap_or(range);
             rows.sort_unstable();
-            let seen = Seen { id, values: Vec::new(), rows: Some((range, rows)) };
+            let seen = Seen { id, values: Vec::new(), rows: Some((range, rows)), is_of_past: false };
             Ok(Response::Found(engine::Found { found, evidence: Evidence::new(seen) }))
         }
         Purpose::Submit(timestamp, writes) => {
@@ -520,6 +648,11 @@ impl Machine for Session {
             Input::Message { from: Party::Replica(replica), message } => {
                 let (number, answer, signed) = match message.into_inner() {
                     Message::Reply { number, answer, signed } => (number, answer, signed),
+                    Message::QueryReply { number, answer } if Past::has_asked(number) => {
+                        let came = self.past.on_answer(now, replica, (number, answer), outbox);
+                        self.tell_past(came, outbox);
+                        return;
+                    }
                     Message::QueryReply { number, answer } => {
                         self.on_answer(replica, number, answer, outbox);
                         self.begin_waiting(now, outbox);
@@ -538,10 +671,14 @@ impl Machine for Session {
         self.begin_waiting(now, outbox);
     }
 
+    fn leave(&mut self, _now: Time, outbox: &mut OutboxOf<Self>) {
+        self.past.leave(outbox);
+    }
+
     fn deadline(&self) -> Option<Time> {
         let waiting = self.waiting.values().filter_map(|queue| Some(queue.front()?.gives_up_at)).min();
         let under_way = self.timeouts.first().map(|(at, _)| *at);
-        [waiting, under_way, self.orders.deadline(), self.queries.deadline()].into_iter().flatten().min()
+        [waiting, under_way, self.orders.deadline(), self.queries.deadline(), self.past.deadline()].into_iter().flatten().min()
     }
 }
 

@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crypto::Verifier;
+use machine::Time;
 use types::codec::{Decode as _, Encode as _};
 use types::{ClientId, ClusterId, Digest, ReplicaId};
 
 use crate::executor::{Executor, Settings, WrongPage};
 use crate::limits::STATE_PAGES_MAX;
+use crate::moment::Question;
 use crate::multicast::message::{PAGE_BYTES_MAX, QUERY_ANSWER_BYTES_MAX};
 use crate::multicast::{self, Answer, Application, Said, WrongPart, page_digest};
 use crate::pages::{self, Owner, PageNumber};
@@ -79,6 +81,11 @@ impl Shard {
     /// Flips a bit of a value at rest ([`Executor::flip_bit_at_rest`]).
     pub fn flip_bit_at_rest(&mut self, key: &types::Key, bit: usize) -> bool {
         self.executor.flip_bit_at_rest(key, bit)
+    }
+
+    /// Lets go of what is held for readers who are gone, as time has passed.
+    pub fn on_tick(&mut self, now: Time) {
+        self.executor.on_tick(now);
     }
 
     /// What this process has executed.
@@ -169,7 +176,11 @@ impl Application for Shard {
         Some(self.said(&reply))
     }
 
-    fn query(&self, client: ClientId, question: &Bytes) -> Option<Bytes> {
+    fn query(&mut self, client: ClientId, question: &Bytes) -> Option<Bytes> {
+        if Question::is_one(question) {
+            let question = Question::from_bytes(question.clone(), self.cluster()).ok()?;
+            return Some(self.executor.answer_moment(client, &question)?.to_bytes().into());
+        }
         let transaction = Transaction::from_bytes(question.clone(), self.cluster()).ok()?;
         let answer = Bytes::from(self.executor.answer_query(client, &transaction)?.to_bytes());
         (answer.len() <= QUERY_ANSWER_BYTES_MAX).then_some(answer)

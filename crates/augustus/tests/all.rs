@@ -6,4 +6,5 @@ mod durable;
 mod encoding;
 mod harness;
 mod histories;
+mod moments;
 mod scripts;

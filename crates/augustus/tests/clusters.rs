@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use augustus::limits::SESSIONS_MAX;
 use augustus::multicast::{Message, Options};
-use augustus::{Server, Session, Settings, Shard, Structural};
+use augustus::{MomentAnswer, Server, Session, Settings, Shard, Structural};
 use bytes::Bytes;
 use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
 use engine::{Ask, CommitRequest, Evidence, Found, Operation, ReadMode, Refusal, Request, Response, Tell};
@@ -52,6 +52,8 @@ struct World {
     last_operation: u64,
     /// Whether a message is lost.
     loses: Loses,
+    /// Who lies about moments.
+    liar: Option<ReplicaId>,
     /// How many answers of replicas were signed.
     signed: usize,
     /// How many requests were sent to be ordered.
@@ -89,6 +91,7 @@ impl World {
             answers: BTreeMap::new(),
             last_operation: 0,
             loses: Box::new(|_, _, _| false),
+            liar: None,
             signed: 0,
             requests: 0,
             for_all: 0,
@@ -123,7 +126,14 @@ impl World {
     }
 
     fn take(&mut self, from: Party, sends: Vec<(Party, Message)>) {
-        for (to, message) in sends {
+        for (to, mut message) in sends {
+            if let (Some(liar), Message::QueryReply { answer: Some(answer), .. }) = (self.liar, &mut message)
+                && from == Party::Replica(liar)
+                && let Ok(MomentAnswer::Page(mut page)) = MomentAnswer::from_bytes(answer.clone(), CLUSTER)
+            {
+                page.rows.iter_mut().for_each(|(_, value)| *value = Value::from("1000"));
+                *answer = MomentAnswer::Page(page).to_bytes().into();
+            }
             if matches!(message, Message::Reply { signed: Some(_), .. }) {
                 self.signed += 1;
             }
@@ -626,4 +636,148 @@ fn a_replica_that_crashes_before_its_wrong_state_is_mended_comes_back() {
     world.lists(8, "b");
     world.run_ms(3_000);
     assert_eq!(world.held(WRONG, "a").as_deref(), Some("2"));
+}
+
+/// One account of each shard: `a` and `z` with the same number.
+const PAIRS: usize = 6;
+
+impl World {
+    /// Begins a transfer between the accounts of each pair, over both shards: each pair has 100 in all, whatever comes of it.
+    fn transfer(&mut self, amount: usize) {
+        for pair in 0..PAIRS {
+            let operations = vec![put(&format!("a{pair}"), &amount.to_string()), put(&format!("z{pair}"), &(100 - amount).to_string())];
+            self.begin(BOB, Request::Submit { timestamp: timestamp(), operations });
+        }
+    }
+
+    /// Reads rows of a moment.
+    fn scan_moment(&mut self, moment: (Timestamp, ReadMode), direction: Direction, limit: usize) -> Result<Vec<(Key, String)>, Refusal> {
+        self.scan_moment_of(ALICE, moment, (direction, limit), ("", "~"))
+    }
+
+    fn scan_moment_of(
+        &mut self,
+        party: Party,
+        (timestamp, mode): (Timestamp, ReadMode),
+        (direction, limit): (Direction, usize),
+        (low, high): (&str, &str),
+    ) -> Result<Vec<(Key, String)>, Refusal> {
+        let (low, high) = (Key::from(low), Key::from(high));
+        match self.ask(party, Request::Scan { timestamp, low, high, direction, limit, mode })? {
+            Response::Found(Found { found, .. }) => {
+                Ok(found.into_iter().map(|(key, value)| (key, value.expect("a scan gives values").to_string())).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The present, as a moment.
+    fn present(&self) -> (Timestamp, ReadMode) {
+        (Timestamp::above_all_before(self.now.0 + 1), ReadMode::Ago { now: self.now.0 })
+    }
+
+    fn moments(&self, replica: ReplicaId) -> usize {
+        self.nodes[&replica].machine().node().replica().application().executor().moments()
+    }
+}
+
+#[test]
+fn each_moment_is_one_state_of_all_shards_though_a_replica_lies_and_one_restarts() {
+    for placement in [Placement::Hash, Placement::Ranges(vec![Key::from("m")])] {
+        let mut world = World::new(placement);
+        // The first to answer.
+        world.liar = Some(ReplicaId { shard: ShardId(1), index: 0 });
+        let restarts = ReplicaId { shard: ShardId(0), index: 3 };
+        world.transfer(50);
+        world.run_ms(100);
+        for round in 1..6 {
+            let direction = if round % 2 == 0 { Direction::Descending } else { Direction::Ascending };
+            // Some are under way when the moment is made, and more come while it is read.
+            world.transfer(10 * round);
+            let moment = world.present();
+            let whole = world.scan_moment(moment, direction, 1_000).expect("what is in the way ends");
+            assert_eq!(whole.len(), 2 * PAIRS + usize::from(round > 1));
+            let sum = |key: &str| whole.iter().find(|(found, _)| *found == Key::from(key)).expect("it is there").1.parse::<usize>();
+            for pair in 0..PAIRS {
+                assert_eq!(sum(&format!("a{pair}")).and_then(|one| Ok(one + sum(&format!("z{pair}"))?)), Ok(100), "{whole:?}");
+            }
+            world.transfer(10 * round + 1);
+            world.run_ms(20);
+            world.crash(restarts);
+            world.start(restarts);
+            assert!(world.moments(restarts) <= 1);
+            assert!(
+                world
+                    .submit(BOB, vec![put(&format!("new{round}"), "1"), Operation::Delete(Key::from(format!("new{}", round - 1).as_str()))])
+                    .is_ok()
+            );
+            // Page by page, and key by key.
+            let again = (moment.0, ReadMode::AsOf);
+            let mut pages: Vec<(Key, String)> = Vec::new();
+            let (mut low, mut high) = (String::new(), "~".to_owned());
+            loop {
+                let page = world.scan_moment_of(ALICE, again, (direction, 5), (&low, &high)).expect("it is held");
+                match direction {
+                    Direction::Ascending => low = page.last().map_or(high.clone(), |(last, _)| format!("{last}\0")),
+                    Direction::Descending => high = page.last().map_or(low.clone(), |(last, _)| last.to_string()),
+                }
+                let is_last = page.len() < 5;
+                pages.extend(page);
+                if is_last {
+                    break;
+                }
+            }
+            assert_eq!(pages, whole);
+            let keys = [format!("new{round}"), format!("new{}", round - 1), "a0".to_owned(), "z0".to_owned()];
+            let keys = keys.iter().map(|key| Key::from(key.as_str())).collect();
+            let read = Request::Read { timestamp: again.0, keys, mode: ReadMode::AsOf };
+            let Ok(Response::Found(Found { found, evidence })) = world.ask(ALICE, read) else { panic!("it is held") };
+            assert_eq!(found.iter().filter(|(_, value)| value.is_some()).count(), 2 + usize::from(round > 1));
+            assert_eq!(world.commit(ALICE, vec![evidence], &[]), Ok(()));
+            world.run_ms(200);
+        }
+        assert_eq!(world.pending(), 0);
+    }
+}
+
+#[test]
+fn who_reads_the_past_otherwise_is_refused() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("z", "1")]).is_ok());
+    let before = (Timestamp::above_all_before(world.now.0 - 1_000), ReadMode::Ago { now: world.now.0 });
+    let unknown = (Timestamp::above_all_before(5), ReadMode::AsOf);
+    for moment in [before, unknown] {
+        assert!(matches!(world.scan_moment(moment, Direction::Ascending, 9), Err(Refusal::Invalid(_))));
+    }
+    let present = world.present();
+    let refused = world.scan_moment_of(CAROL, present, (Direction::Ascending, 9), ("z", "zz"));
+    assert_eq!(refused, Err(Refusal::NotPermitted), "she may not read everything");
+}
+
+#[test]
+fn a_moment_that_nobody_reads_for_long_is_held_no_longer() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("z", "1")]).is_ok());
+    let (timestamp, mode) = world.present();
+    assert_eq!(world.scan_moment((timestamp, mode), Direction::Ascending, 9).map(|rows| rows.len()), Ok(2));
+    for _ in 0..3 {
+        world.run_ms(50_000);
+        assert_eq!(world.scan_moment((timestamp, ReadMode::AsOf), Direction::Ascending, 9).map(|rows| rows.len()), Ok(2));
+    }
+    world.run_ms(62_000);
+    assert!(replicas().all(|replica| world.moments(replica) == 0));
+    assert_eq!(world.scan_moment((timestamp, ReadMode::AsOf), Direction::Ascending, 9), Err(Refusal::NotHeld));
+}
+
+#[test]
+fn a_moment_is_made_though_a_client_left_a_change_pending() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("z", "1")]).is_ok());
+    world.begin(BOB, Request::Submit { timestamp: timestamp(), operations: vec![put("a", "2"), put("z", "2")] });
+    world.sessions.remove(&BOB);
+    world.run_ms(500);
+    assert!(world.pending() >= 2 * 3);
+    let present = world.present();
+    let rows = world.scan_moment(present, Direction::Ascending, 9).expect("what is in the way is finished");
+    assert_eq!(rows, [(Key::from("a"), "2".to_owned()), (Key::from("z"), "2".to_owned())]);
 }

@@ -2,7 +2,9 @@
 
 use augustus::certificate::{EndedStatement, SettledStatement, Vote};
 use augustus::limits::{OPERATIONS_MAX, RANGE_ROWS_MAX, RANGES_MAX};
-use augustus::{AbortReason, Answer, Found, Head, Operation, Refusal, Request, Structural, Transaction, Verdict};
+use augustus::{
+    AbortReason, Answer, Found, Head, MomentAnswer, MomentPage, Operation, Question, Refusal, Request, Structural, Transaction, Verdict,
+};
 use crypto::Signatures;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -79,6 +81,8 @@ proptest! {
         let _ = Transaction::from_bytes(bytes.clone().into(), CLUSTER);
         let _ = Answer::from_bytes(bytes.clone().into(), CLUSTER);
         let _ = Head::from_bytes(bytes.clone().into(), CLUSTER);
+        let _ = Question::from_bytes(bytes.clone().into(), CLUSTER);
+        let _ = MomentAnswer::from_bytes(bytes.clone().into(), CLUSTER);
         let _ = Request::from_bytes(bytes.into(), CLUSTER);
     }
 }
@@ -137,6 +141,19 @@ fn every_request_and_every_answer_has_one_encoding() {
     answers.extend(refusals.map(Answer::Refused));
     answers.extend([Answer::Ended(transaction.id(), Vote::Abort), Answer::Settled(statement), Answer::Gone(ended)]);
     for (seed, answer) in (0..).zip(&answers) {
+        check(answer, seed);
+    }
+    let (name, id) = (transaction.name(), transaction.id());
+    let operations = [read("a"), read_range("a", "c")];
+    let questions = operations.map(|operation| Question::Page { name, id, operation });
+    for (seed, question) in (0..).zip(questions.into_iter().chain([Question::Drop(id)])) {
+        check(&question, seed);
+    }
+    let write = Question::Page { name, id, operation: put("a", "1") };
+    assert!(Question::from_bytes(write.to_bytes().into(), CLUSTER).is_err(), "only what reads is asked");
+    let rows = vec![(key("a"), value("1")), (key("b"), value("2"))];
+    let pages = [None, Some(key("b"))].map(|last| MomentAnswer::Page(MomentPage { rows: rows.clone(), last }));
+    for (seed, answer) in (0..).zip(pages.iter().chain([&MomentAnswer::Gone])) {
         check(answer, seed);
     }
     check(&Head { shard: ShardId(1), structural: Structural::WholeShard, sequence: 4, pages: 5, root: [6; 32] }, 1);

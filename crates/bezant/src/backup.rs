@@ -29,7 +29,7 @@ pub enum BackupCommand {
         \x20 bezant backup take tuesday.backup --since monday.backup\n\
         \x20 bezant backup take wednesday.backup --since monday.backup --since tuesday.backup\n\n\
         All rows are of one moment, and each is what enough replicas agree on; transactions go on meanwhile. The replicas keep what was there until it\n\
-        is read, which takes room on their disks. The file holds everything that the database held: keep it as you keep that.")]
+        is read, which takes room on their disks, or with augustus in their memory. The file holds everything that the database held: keep it as you keep that.")]
     Take(TakeArgs),
     /// Checks that a backup is whole; with those of what has changed, that they follow one another. It asks nobody
     #[command(after_help = "Example:\n\
@@ -165,6 +165,10 @@ impl From<Error> for Failure {
         match error {
             Error::Client(ClientError::Refused(Refusal::NotKept { .. })) => Self::wrong(said)
                 .help("too few replicas still have what was there when it began, as after some were started again: take it again"),
+            Error::Client(ClientError::Refused(Refusal::NotHeld)) => Self::wrong(said)
+                .help("take one backup at a time, and while less is written: replicas hold the moment until what was changed after it takes too much memory"),
+            Error::Client(ClientError::Conflict) => Self::failed(said)
+                .help("transactions over several shards were in the way all the time: take it while there are fewer of them"),
             Error::Client(error) => error.into(),
             Error::File { path, error } if error.kind() == ErrorKind::AlreadyExists => occupied(&path),
             Error::File { error, .. } if error.kind() == ErrorKind::NotFound => Self::wrong(said),

@@ -196,7 +196,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Refusal::NotKept`] in [`Error::Refused`] when the replicas no longer keep so much, [`Refusal::NotPast`] when the time has not come
-    /// yet, and [`Refusal::Unsupported`] on an engine that cannot read the past. Else as [`Client::read`]; it never conflicts.
+    /// yet, [`Refusal::NotHeld`] when replicas that hold single moments let go of this one, [`Error::Invalid`] for any other time on such an engine, and
+    /// [`Refusal::Unsupported`] on one that cannot read the past. Else as [`Client::read`]; it never conflicts where replicas keep all of
+    /// the past for a while.
     pub async fn read_as_of<T, F, W>(&self, as_of: AsOf, work: W) -> Result<Committed<T>, Error>
     where
         W: Fn(Transaction) -> F,
@@ -229,8 +231,9 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// The replicas keep the moment for their window (`window_ms`, 20 s as a rule) and no longer: whoever takes longer between the first page and the last is refused
-    /// ([`Refusal::NotKept`]).
+    /// A client that may read every key may take as long as it likes, as replicas keep the moment while it reads on. For others those of `basil` keep it for their window
+    /// (`window_ms`, 10 s as a rule), and whoever takes longer is refused ([`Refusal::NotKept`]). Those of `augustus` hold it until it is not read for a minute, or too much is
+    /// changed after it ([`Refusal::NotHeld`]).
     #[must_use]
     pub fn pages(&self, low: impl Into<Key>, high: impl Into<Key>, as_of: AsOf) -> Pages {
         Pages::new(self.clone(), low.into(), high.into(), as_of)

@@ -65,7 +65,8 @@ pub struct Capabilities {
     pub one_shot: bool,
     /// Reads of ranges.
     pub ranges: bool,
-    /// Reads of the past ([`ReadMode::is_as_of`](crate::ReadMode::is_as_of)).
+    /// Reads of the past ([`ReadMode::is_as_of`](crate::ReadMode::is_as_of)): of the present as a moment that may be read on, and of such moments. Of other
+    /// times where an engine keeps all of the past for a while.
     pub as_of: bool,
     /// A [`Pool`](crate::Pool) that joins transactions.
     pub pool: bool,

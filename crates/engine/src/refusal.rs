@@ -49,6 +49,12 @@ pub enum Refusal {
         /// How far back they keep it, in milliseconds.
         kept_ms: u64,
     },
+    /// The moment that was being read is no longer held.
+    #[error(
+        "the replicas hold the moment that was read no longer: nobody read it for a while, too much was changed after it, or another one of this client or of \
+         others took its place; begin again"
+    )]
+    NotHeld,
     /// The past that was asked for has not come yet, by the replicas' clocks.
     #[error("the time asked for lies in the future, by the replicas' clocks; ask for a time that has passed")]
     NotPast,
@@ -135,7 +141,9 @@ impl Refusal {
             Self::Overloaded { after_ms } | Self::AbandonLimit { after_ms } | Self::ClientLimit { after_ms, .. } => {
                 Advice::RetryAfter { ms: *after_ms }
             }
-            Self::AnswerTooLarge | Self::NotKept { .. } | Self::NotPast | Self::Invalid(_) | Self::Unsupported(_) => Advice::FixInput,
+            Self::AnswerTooLarge | Self::NotKept { .. } | Self::NotHeld | Self::NotPast | Self::Invalid(_) | Self::Unsupported(_) => {
+                Advice::FixInput
+            }
             Self::Unavailable
             | Self::OutcomeUnknown
             | Self::Unjudged(_)

@@ -367,6 +367,10 @@ mutants! {
     ReaderUnknown: "Augustus, reads in one step", "a process that only reads is unknown to its shards, however long it does";
     AnswersUnlimited: "Augustus, reads in one step", "all questions that wait are answered in one turn";
     LostAnswers: "Augustus, reads in one step", "a replica that lost its disk answers from its state before it takes part again";
+    MomentMoves: "Augustus, moments", "a moment shows of a key what it was before its last change, and not before its first one since";
+    MomentOfAnyone: "Augustus, moments", "a moment is shown to any client, whatever it may read";
+    MomentPagesOfFew: "Augustus, moments", "a client believes a page of a moment of any number of replicas";
+    MomentsUnlimited: "Augustus, moments", "what was changed since a moment is kept, however much it is";
     AnswerOfFew: "Augustus §3.3, third step", "a client believes a shard's verdict of any number of replicas";
     ScrubSkipped: "Augustus, checkpoints", "what no transaction changes is never hashed again";
     WrongPageKept: "Augustus, checkpoints", "a replica that finds a part of its state wrong goes on with it";

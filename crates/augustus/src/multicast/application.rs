@@ -39,9 +39,9 @@ pub trait Application {
     /// delivered under that name, only the application can know: it says nothing that is not so already.
     fn answered(&self, request: &Request) -> Option<Self::Answer>;
 
-    /// What it says to a question of `client` from its state as it is, which that does not change; nothing where the question has to be ordered. At most
-    /// [`QUERY_ANSWER_BYTES_MAX`](super::message::QUERY_ANSWER_BYTES_MAX) bytes.
-    fn query(&self, client: ClientId, question: &Bytes) -> Option<Bytes>;
+    /// What it says to a question of `client` from its state as it is, which that does not change (it may change what is no part of the state); nothing where
+    /// the question has to be ordered. At most [`ANSWER_BYTES_MAX`](super::message::ANSWER_BYTES_MAX) bytes.
+    fn query(&mut self, client: ClientId, question: &Bytes) -> Option<Bytes>;
 
     /// Keeps the state as it is after list `sequence`, beside the one that goes on changing. Gives the digest of each page.
     fn checkpoint(&mut self, sequence: u64) -> Vec<Digest>;

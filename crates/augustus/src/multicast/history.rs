@@ -89,7 +89,7 @@ impl Application for History {
     }
 
     /// How much was delivered.
-    fn query(&self, _client: ClientId, _question: &Bytes) -> Option<Bytes> {
+    fn query(&mut self, _client: ClientId, _question: &Bytes) -> Option<Bytes> {
         Some((self.delivered.len() as u64).to_bytes().into())
     }
 

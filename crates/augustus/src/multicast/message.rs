@@ -35,7 +35,8 @@ pub const LOG_WINDOW_MAX: u64 = 1_024;
 pub const ANSWER_BYTES_MAX: usize = 5 << 20;
 /// The longest question that is answered without being ordered, in bytes.
 pub const QUESTION_BYTES_MAX: usize = 64 << 10;
-/// The longest answer to it, in bytes. What is longer is ordered.
+/// The longest answer to what could be ordered as well, in bytes: what is longer is ordered. Pages of the past are longer, up to
+/// [`ANSWER_BYTES_MAX`].
 pub const QUERY_ANSWER_BYTES_MAX: usize = 64 << 10;
 /// The longest page of a state, in bytes.
 pub const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -589,7 +590,7 @@ impl Compress for Message {
             23 => Self::Query { number: u64::decode(reader)?, question: decode_bytes(reader, "a question", QUESTION_BYTES_MAX)? },
             24 => {
                 let (number, is_answered) = (u64::decode(reader)?, bool::decode(reader)?);
-                let answer = is_answered.then(|| decode_bytes(reader, "an answer", QUERY_ANSWER_BYTES_MAX)).transpose()?;
+                let answer = is_answered.then(|| decode_bytes(reader, "an answer", ANSWER_BYTES_MAX)).transpose()?;
                 Self::QueryReply { number, answer }
             }
             _ => return Err(DecodeError::UnknownTag("a message of the multicast")),

@@ -119,7 +119,7 @@ impl<A: Application> Replica<A> {
     }
 
     /// One that has lost its disk does not know what it has prepared, and one whose state is wrong knows nothing.
-    fn answer_query(&self, query: &Query, outbox: &mut OutboxOf<Self>) {
+    fn answer_query(&mut self, query: &Query, outbox: &mut OutboxOf<Self>) {
         let is_able = (!self.is_rebuilding() || broken(Mutant::LostAnswers)) && !self.has_diverged;
         let answer = if is_able { self.application.query(query.client, &query.question) } else { None };
         let bytes = answer.as_ref().map_or(0, Bytes::len);
