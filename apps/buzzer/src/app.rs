@@ -22,17 +22,18 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::failure::Failure;
-use crate::guard::{RateLimit, Subnet, harden, is_ours};
+use crate::guard::{MINUTE, RateLimit, SourceLimit, harden, is_ours};
 use crate::live::Live;
 use crate::pages::{self, Welcome};
 use crate::passwords::Passwords;
 use crate::sessions::{SESSION_SECONDS, Ticket, forget_cookie, now};
+use crate::source::Source;
 
 /// The most bytes of a form: a post of the longest letters takes a quarter of it, written as forms are.
 const FORM_BYTES_MAX: usize = 16 << 10;
 /// How long the answer to a request may take, its form included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
-/// How often those of one network may try to sign in or up, and a name be tried, in a minute.
+/// How often those of one subnet may try to sign in or up, and a name be tried, in a minute.
 const SIGN_INS_OF_SUBNET: u32 = 30;
 const SIGN_INS_OF_NAME: u32 = 10;
 /// How many posts, deletions, follows and unfollows a user may ask for in a minute.
@@ -86,10 +87,10 @@ impl App {
             network: self.network,
             passwords: self.passwords,
             behind: self.behind,
-            sign_ins_of_subnet: RateLimit::new(SIGN_INS_OF_SUBNET),
-            sign_ins_of_name: RateLimit::new(SIGN_INS_OF_NAME),
-            changes_of_user: RateLimit::new(CHANGES_OF_USER),
-            password_changes_of_user: RateLimit::new(PASSWORD_CHANGES_OF_USER),
+            sign_ins_of_source: SourceLimit::new(SIGN_INS_OF_SUBNET, MINUTE),
+            sign_ins_of_name: RateLimit::new(SIGN_INS_OF_NAME, MINUTE),
+            changes_of_user: RateLimit::new(CHANGES_OF_USER, MINUTE),
+            password_changes_of_user: RateLimit::new(PASSWORD_CHANGES_OF_USER, MINUTE),
         });
         Router::new()
             .route("/", get(home))
@@ -128,7 +129,7 @@ struct Shared {
     passwords: Passwords,
     behind: Behind,
     live: Live,
-    sign_ins_of_subnet: RateLimit<Subnet>,
+    sign_ins_of_source: SourceLimit<()>,
     sign_ins_of_name: RateLimit<Name>,
     changes_of_user: RateLimit<Name>,
     password_changes_of_user: RateLimit<Name>,
@@ -178,8 +179,8 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// The network that a request comes from.
-    fn subnet(&self, headers: &HeaderMap, from: SocketAddr) -> Subnet {
+    /// Whence a request comes.
+    fn source(&self, headers: &HeaderMap, from: SocketAddr) -> Source {
         let forwarded = || headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?.rsplit(',').next()?.trim().parse().ok();
         let address = match self.behind {
             Behind::Nothing => from.ip(),
@@ -191,7 +192,7 @@ impl Shared {
     /// Counts a try to sign in or up.
     fn admit_sign_in(&self, headers: &HeaderMap, from: SocketAddr, name: Option<&Name>) -> Result<(), Failure> {
         let too_often = |seconds| Failure::too_often("attempts to sign in", seconds);
-        self.sign_ins_of_subnet.admit(self.subnet(headers, from)).map_err(too_often)?;
+        self.sign_ins_of_source.admit((), self.source(headers, from)).map_err(too_often)?;
         name.map_or(Ok(()), |name| self.sign_ins_of_name.admit(name.clone()).map_err(too_often))
     }
 
@@ -258,7 +259,7 @@ async fn timeline(State(app): App_, headers: HeaderMap) -> Answer {
 
 async fn live(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap) -> Answer {
     let viewer = app.viewer(&headers).await?.ok_or_else(|| Failure::not_found("You are not signed in."))?;
-    app.live.follow(viewer, app.subnet(&headers, from))
+    app.live.follow(viewer, app.source(&headers, from))
 }
 
 #[derive(Deserialize)]

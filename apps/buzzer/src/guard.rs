@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use axum::http::{HeaderMap, Method};
 use axum::response::Response;
 
 use crate::app::Behind;
+use crate::source::{Site, Source, Subnet};
 
 /// Nothing but what comes from here: no script within a page, no frame around it, no form to elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; \
@@ -57,53 +57,41 @@ pub(crate) fn harden(response: &mut Response, behind: Behind) {
     }
 }
 
-/// Who is taken for one by their address: an IPv4 address, or the upper half of an IPv6 address, of which anybody has all the lower ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Subnet {
-    V4(u32),
-    V6(u64),
-}
+/// How many times what a subnet may its whole site may: enough for a house or an office with several subnets.
+const SITE_TIMES: u32 = 4;
 
-impl From<IpAddr> for Subnet {
-    fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::V4(address.to_bits()),
-            IpAddr::V6(address) => Self::V6((address.to_bits() >> 64) as u64),
-        }
-    }
-}
-
-/// Lets each key do something so many times a minute.
+/// Lets each key do something so many times within a time.
 #[derive(Debug)]
 pub(crate) struct RateLimit<K> {
-    a_minute: u32,
+    tries_max: u32,
+    window: Duration,
     windows: Mutex<Windows<K>>,
 }
 
-/// The last minute of each key.
+/// What each key has tried of late.
 #[derive(Debug)]
 struct Windows<K> {
     of: HashMap<K, Window>,
-    /// All these keys, that whose minute began first before the others.
+    /// All these keys, that whose window began first before the others.
     oldest_first: VecDeque<K>,
 }
 
-/// A minute of one key's, and how often it tried.
+/// When a key tried first, and how often since.
 #[derive(Debug)]
 struct Window {
     begun: Instant,
     tries: u32,
 }
 
-/// A minute.
-const WINDOW: Duration = Duration::from_secs(60);
-/// Of how many keys the last minute is remembered. When there are more, the oldest is forgotten: whoever has so many keys may try more often than others,
+/// The usual window.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+/// Of how many keys it is remembered what they tried. When there are more, the oldest is forgotten: whoever has so many keys may try more often than others,
 /// but keeps nobody out.
 const KEYS_MAX: usize = 100_000;
 
 impl<K: Clone + Eq + Hash> RateLimit<K> {
-    pub(crate) fn new(a_minute: u32) -> Self {
-        Self { a_minute, windows: Mutex::new(Windows { of: HashMap::new(), oldest_first: VecDeque::new() }) }
+    pub(crate) fn new(tries_max: u32, window: Duration) -> Self {
+        Self { tries_max, window, windows: Mutex::new(Windows { of: HashMap::new(), oldest_first: VecDeque::new() }) }
     }
 
     /// Counts a try of `key`; or says in how many seconds it may try again.
@@ -113,7 +101,7 @@ impl<K: Clone + Eq + Hash> RateLimit<K> {
 
     fn admit_at(&self, key: K, now: Instant, keys_max: usize) -> Result<(), u64> {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        while windows.first_begun().is_some_and(|begun| now.duration_since(begun) >= WINDOW) {
+        while windows.first_begun().is_some_and(|begun| now.duration_since(begun) >= self.window) {
             windows.forget_first();
         }
         if !windows.of.contains_key(&key) {
@@ -123,8 +111,8 @@ impl<K: Clone + Eq + Hash> RateLimit<K> {
             windows.oldest_first.push_back(key.clone());
         }
         let window = windows.of.entry(key).or_insert(Window { begun: now, tries: 0 });
-        if window.tries >= self.a_minute {
-            return Err(WINDOW.saturating_sub(now.duration_since(window.begun)).as_secs().max(1));
+        if window.tries >= self.tries_max {
+            return Err(self.window.saturating_sub(now.duration_since(window.begun)).as_secs().max(1));
         }
         window.tries += 1;
         Ok(())
@@ -140,6 +128,26 @@ impl<K: Eq + Hash> Windows<K> {
         if let Some(key) = self.oldest_first.pop_front() {
             self.of.remove(&key);
         }
+    }
+}
+
+/// Lets each key do something so many times from one subnet, and [`SITE_TIMES`] as often from one site.
+#[derive(Debug)]
+pub(crate) struct SourceLimit<K> {
+    of_subnets: RateLimit<(K, Subnet)>,
+    of_sites: RateLimit<(K, Site)>,
+}
+
+impl<K: Clone + Eq + Hash> SourceLimit<K> {
+    pub(crate) fn new(tries_max: u32, window: Duration) -> Self {
+        Self { of_subnets: RateLimit::new(tries_max, window), of_sites: RateLimit::new(tries_max * SITE_TIMES, window) }
+    }
+
+    /// Counts a try of `key` from there; or says in how many seconds it may try again.
+    pub(crate) fn admit(&self, key: K, from: Source) -> Result<(), u64> {
+        // The subnet first: one that tries too often takes nothing from the others of its site.
+        self.of_subnets.admit((key.clone(), from.subnet))?;
+        from.site.map_or(Ok(()), |site| self.of_sites.admit((key, site)))
     }
 }
 
@@ -185,8 +193,35 @@ impl<K: Eq + Hash> Drop for Share<K> {
     }
 }
 
+/// Lets each subnet have so many of something at a time, and each site [`SITE_TIMES`] as many.
+#[derive(Debug)]
+pub(crate) struct SourceShares {
+    of_subnets: Shares<Subnet>,
+    of_sites: Shares<Site>,
+}
+
+/// One of them, as a subnet's and as its site's.
+pub(crate) type SourceShare = (Share<Subnet>, Option<Share<Site>>);
+
+impl SourceShares {
+    pub(crate) fn new(a_subnet: usize) -> Self {
+        Self { of_subnets: Shares::new(a_subnet), of_sites: Shares::new(a_subnet * SITE_TIMES as usize) }
+    }
+
+    /// One more for whoever is there, unless they have as many as they may.
+    pub(crate) fn take(&self, from: Source) -> Option<SourceShare> {
+        let of_subnet = self.of_subnets.take(from.subnet)?;
+        match from.site {
+            None => Some((of_subnet, None)),
+            Some(site) => Some((of_subnet, Some(self.of_sites.take(site)?))),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use axum::body::Body;
 
     use super::*;
@@ -212,7 +247,7 @@ mod tests {
 
     #[test]
     fn whoever_tries_too_often_waits_and_others_do_not() {
-        let (limit, begin) = (RateLimit::new(2), Instant::now());
+        let (limit, begin) = (RateLimit::new(2, MINUTE), Instant::now());
         let admit = |key: &'static str, seconds: u64| limit.admit_at(key, begin + Duration::from_secs(seconds), 2);
         assert_eq!([admit("a", 0), admit("a", 1), admit("a", 20), admit("b", 20)], [Ok(()), Ok(()), Err(40), Ok(())]);
         assert_eq!([admit("a", 60), admit("a", 61), admit("a", 62)], [Ok(()), Ok(()), Err(58)], "minutes end");
@@ -220,7 +255,7 @@ mod tests {
 
     #[test]
     fn strangers_who_fill_the_table_keep_nobody_out() {
-        let (limit, now) = (RateLimit::new(1), Instant::now());
+        let (limit, now) = (RateLimit::new(1, MINUTE), Instant::now());
         for stranger in 0..1_000 {
             assert_eq!(limit.admit_at(stranger, now, 10), Ok(()));
         }
@@ -231,13 +266,32 @@ mod tests {
         assert_eq!((windows.of.len(), windows.oldest_first.len()), (10, 10));
     }
 
+    /// An address of a subnet of a site.
+    fn within(site: u16, subnet: u16) -> Source {
+        Source::from(IpAddr::from([0x2001, 0xdb8, site, subnet, 0, 0, 0, 1]))
+    }
+
     #[test]
-    fn all_addresses_of_a_network_are_one() {
-        let subnet = |text: &str| Subnet::from(text.parse::<IpAddr>().expect("an address"));
-        assert_eq!(subnet("2001:db8::1"), subnet("2001:db8::ffff:ffff:ffff:ffff"));
-        assert_ne!(subnet("2001:db8::1"), subnet("2001:db8:0:1::1"));
-        assert_eq!(subnet("::ffff:192.0.2.1"), subnet("192.0.2.1"));
-        assert_ne!(subnet("192.0.2.1"), subnet("192.0.2.2"));
+    fn all_subnets_of_a_site_may_try_as_often_as_four_together() {
+        let limit = SourceLimit::new(2, MINUTE);
+        for subnet in 0..4 {
+            assert_eq!([(); 3].map(|()| limit.admit((), within(1, subnet)).is_ok()), [true, true, false]);
+        }
+        assert!(limit.admit((), within(1, 4)).is_err(), "a fifth subnet finds the site's tries used up");
+        assert_eq!(limit.admit((), within(2, 4)), Ok(()), "another site does not");
+        for last in 0..=255 {
+            assert_eq!(limit.admit((), IpAddr::from([192, 0, 2, last]).into()), Ok(()), "IPv4 addresses are counted by themselves");
+        }
+    }
+
+    #[test]
+    fn all_subnets_of_a_site_have_as_much_as_four_together() {
+        let shares = SourceShares::new(1);
+        let mut taken: Vec<_> = (0..4).map(|subnet| shares.take(within(1, subnet))).collect();
+        assert!(taken.iter().all(Option::is_some) && shares.take(within(1, 0)).is_none() && shares.take(within(1, 4)).is_none());
+        assert!(shares.take(within(2, 4)).is_some());
+        taken.clear();
+        assert!(shares.take(within(1, 4)).is_some(), "all were given back");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! browser ──HTTP──▶ server.rs     connections, and how many and how long       write_timeout.rs   readers who do not read
 //!                   app.rs        which page an address has, who is asking, what is asked for
 //!                   guard.rs      origins, headers, rates, shares      passwords.rs, sessions.rs   who somebody is
+//!                   source.rs     whence a request comes
 //!                   pages.rs      HTML                         live.rs                     new posts, as they come
 //!                      │
 //!                   buzzer-model ──▶ bezant-client ──▶ cluster
@@ -20,6 +21,7 @@ mod pages;
 mod passwords;
 mod server;
 mod sessions;
+mod source;
 mod write_timeout;
 
 pub use app::{App, Behind};

@@ -17,11 +17,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::failure::Failure;
-use crate::guard::{Share, Shares, Subnet};
+use crate::guard::{Share, Shares, SourceShare, SourceShares};
 use crate::server::has_stopped;
 use crate::sessions::{Ticket, now};
+use crate::source::Source;
 
-/// The most streams at a time, of one user, and of all users of one network: anybody has as many accounts as they like.
+/// The most streams at a time, of one user, and of all users of one subnet (of a site four times as many): anybody has as many accounts as they like.
 const STREAMS_MAX: usize = 512;
 const STREAMS_OF_USER_MAX: usize = 6;
 const STREAMS_OF_SUBNET_MAX: usize = 24;
@@ -42,18 +43,18 @@ pub(crate) struct Live {
     news: broadcast::Sender<Name>,
     streams: Arc<Semaphore>,
     of_users: Shares<Name>,
-    of_subnets: Shares<Subnet>,
+    of_sources: SourceShares,
     stopped: watch::Receiver<bool>,
 }
 
 /// One of the streams there may be. It is free again when this goes.
-type Permit = (OwnedSemaphorePermit, Share<Name>, Share<Subnet>);
+type Permit = (OwnedSemaphorePermit, Share<Name>, SourceShare);
 
 impl Live {
     pub(crate) fn new(network: Network, stopped: watch::Receiver<bool>) -> Self {
-        let (of_users, of_subnets) = (Shares::new(STREAMS_OF_USER_MAX), Shares::new(STREAMS_OF_SUBNET_MAX));
+        let (of_users, of_sources) = (Shares::new(STREAMS_OF_USER_MAX), SourceShares::new(STREAMS_OF_SUBNET_MAX));
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        Self { network, news: broadcast::Sender::new(NEWS_MAX), streams, of_users, of_subnets, stopped }
+        Self { network, news: broadcast::Sender::new(NEWS_MAX), streams, of_users, of_sources, stopped }
     }
 
     /// `user` has posted, has deleted a post, or follows others than before.
@@ -63,7 +64,7 @@ impl Live {
     }
 
     /// A stream for this reader, until they sign out, go away, or the server stops.
-    pub(crate) fn follow(&self, reader: Ticket, from: Subnet) -> Result<Response, Failure> {
+    pub(crate) fn follow(&self, reader: Ticket, from: Source) -> Result<Response, Failure> {
         let permit = self.take_permit(&reader.name, from).ok_or_else(Failure::busy)?;
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -76,9 +77,9 @@ impl Live {
         Ok(response)
     }
 
-    fn take_permit(&self, reader: &Name, from: Subnet) -> Option<Permit> {
+    fn take_permit(&self, reader: &Name, from: Source) -> Option<Permit> {
         let stream = Arc::clone(&self.streams).try_acquire_owned().ok()?;
-        Some((stream, self.of_users.take(reader.clone())?, self.of_subnets.take(from)?))
+        Some((stream, self.of_users.take(reader.clone())?, self.of_sources.take(from)?))
     }
 }
 

@@ -39,7 +39,14 @@ async fn all_addresses_of_a_network_sign_in_as_one(address: SocketAddr) {
         assert_eq!(short(&format!("2001:db8:1:1::{number}")).await, 422, "{number}");
     }
     assert_eq!(short("2001:db8:1:1:ffff:ffff:ffff:ffff").await, 429);
-    assert_eq!([short("2001:db8:1:2::1").await, short("192.0.2.1").await], [422, 422], "others are others");
+    // What four subnets may all others of their first 48 bits may not.
+    for subnet in 3..=5 {
+        for _ in 0..30 {
+            assert_eq!(short(&format!("2001:db8:1:{subnet}::1")).await, 422, "{subnet}");
+        }
+    }
+    assert_eq!(short("2001:db8:1:6::1").await, 429);
+    assert_eq!([short("2001:db8:3:2::1").await, short("192.0.2.1").await], [422, 422], "others are others");
 }
 
 async fn a_network_has_a_share_of_the_streams(address: SocketAddr) {
