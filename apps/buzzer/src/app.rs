@@ -22,7 +22,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::failure::Failure;
-use crate::guard::{MINUTE, RateLimit, SourceLimit, harden, is_ours};
+use crate::guard::{harden, is_ours};
+use crate::limits::Limits;
 use crate::live::Live;
 use crate::pages::{self, Welcome};
 use crate::passwords::Passwords;
@@ -33,15 +34,6 @@ use crate::source::Source;
 const FORM_BYTES_MAX: usize = 16 << 10;
 /// How long the answer to a request may take, its form included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
-/// How often those of one subnet may try to sign in or up, and a name be tried, in a minute.
-const SIGN_INS_OF_SUBNET: u32 = 30;
-const SIGN_INS_OF_NAME: u32 = 10;
-/// How many posts, deletions, follows and unfollows a user may ask for in a minute.
-const CHANGES_OF_USER: u32 = 60;
-/// How often a user's old password may be shown for a new one in a minute. It is apart from what is counted of their name, so that strangers who try that
-/// keep nobody from it.
-const PASSWORD_CHANGES_OF_USER: u32 = 10;
-
 tokio::task_local! {
     /// Whom the request's cookie names, for the bar of the pages that say what failed. Nobody has looked whether that session lasts: it may be just
     /// that which fails.
@@ -87,10 +79,7 @@ impl App {
             network: self.network,
             passwords: self.passwords,
             behind: self.behind,
-            sign_ins_of_source: SourceLimit::new(SIGN_INS_OF_SUBNET, MINUTE),
-            sign_ins_of_name: RateLimit::new(SIGN_INS_OF_NAME, MINUTE),
-            changes_of_user: RateLimit::new(CHANGES_OF_USER, MINUTE),
-            password_changes_of_user: RateLimit::new(PASSWORD_CHANGES_OF_USER, MINUTE),
+            limits: Limits::new(),
         });
         Router::new()
             .route("/", get(home))
@@ -129,10 +118,7 @@ struct Shared {
     passwords: Passwords,
     behind: Behind,
     live: Live,
-    sign_ins_of_source: SourceLimit<()>,
-    sign_ins_of_name: RateLimit<Name>,
-    changes_of_user: RateLimit<Name>,
-    password_changes_of_user: RateLimit<Name>,
+    limits: Limits,
 }
 
 type Answer = Result<Response, Failure>;
@@ -187,17 +173,6 @@ impl Shared {
             Behind::HttpsProxy => forwarded().unwrap_or(from.ip()),
         };
         address.into()
-    }
-
-    /// Counts a try to sign in or up.
-    fn admit_sign_in(&self, headers: &HeaderMap, from: SocketAddr, name: Option<&Name>) -> Result<(), Failure> {
-        let too_often = |seconds| Failure::too_often("attempts to sign in", seconds);
-        self.sign_ins_of_source.admit((), self.source(headers, from)).map_err(too_often)?;
-        name.map_or(Ok(()), |name| self.sign_ins_of_name.admit(name.clone()).map_err(too_often))
-    }
-
-    fn admit_change(&self, user: &Name) -> Result<(), Failure> {
-        self.changes_of_user.admit(user.clone()).map_err(|seconds| Failure::too_often("posts and changes", seconds))
     }
 
     /// The hash of this user's password, if `password` is that.
@@ -307,11 +282,17 @@ async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
     let Credentials { name: written, password } = filled(form)?;
     let made = async {
         let name = name(&written)?;
-        app.admit_sign_in(&headers, from, None)?;
-        let hash = app.passwords.hash(password).await?;
+        let source = app.source(&headers, from);
+        app.limits.form_with_password(source)?;
+        app.limits.sign_up(source)?;
+        let hash = app.passwords.hash(password).await.inspect_err(|_| app.limits.sign_up_failed(source))?;
+        // Where it failed, the account may be there, and counts.
         match app.network.create_account(&name, now(), &hash).await? {
             Created::Now => Ok((name, hash)),
-            Created::Taken => Err(Failure::refused(format!("The name {name} is taken. Choose another."))),
+            Created::Taken => {
+                app.limits.sign_up_failed(source);
+                Err(Failure::refused(format!("The name {name} is taken. Choose another.")))
+            }
         }
     };
     Ok(match made.await {
@@ -333,7 +314,7 @@ async fn sign_in(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
     let entered = async {
         // What cannot be a name is nobody's, which is known without a look, and so is neither counted nor hashed.
         let name: Name = written.parse().map_err(|_| Failure::wrong_password())?;
-        app.admit_sign_in(&headers, from, Some(&name))?;
+        app.limits.sign_in(&name, app.source(&headers, from))?;
         match app.right_hash(&name, password).await? {
             Some(hash) => app.welcome(name, &hash).await,
             None => Err(Failure::wrong_password()),
@@ -386,8 +367,7 @@ async fn change_password(State(app): App_, headers: HeaderMap, form: Filled<NewP
     let NewPassword { token, old, new } = filled(form)?;
     let viewer = app.author(&headers, &token).await?;
     let changed = async {
-        let too_often = |seconds| Failure::too_often("attempts to change the password", seconds);
-        app.password_changes_of_user.admit(viewer.name.clone()).map_err(too_often)?;
+        app.limits.password_change(&viewer.name)?;
         let wrong = || Failure::refused("The old password is not right. Your password was not changed.");
         let old_hash = app.right_hash(&viewer.name, old).await?.ok_or_else(wrong)?;
         let new_hash = app.passwords.hash(new).await?;
@@ -402,12 +382,12 @@ async fn change_password(State(app): App_, headers: HeaderMap, form: Filled<NewP
     })
 }
 
-async fn write(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
+async fn write(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
     let OfSession { token, text, .. } = filled(form)?;
     let viewer = app.author(&headers, &token).await?;
     let written = async {
         let post: PostText = text.parse().map_err(|wrong| Failure::refused(sentence(&wrong)))?;
-        app.admit_change(&viewer.name)?;
+        app.limits.change(&viewer.name, app.source(&headers, from))?;
         app.network.post(&viewer.name, &post).await?;
         app.live.tell(&viewer.name);
         Ok::<_, Failure>(see("/"))
@@ -434,11 +414,11 @@ fn write_again(viewer: &Ticket, text: &str, failure: Failure, timeline: Result<T
     }
 }
 
-async fn delete(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
+async fn delete(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
     let OfSession { token, user, post, .. } = filled(form)?;
     let viewer = app.author(&headers, &token).await?;
     let id: PostId = post.parse().map_err(|()| Failure::not_found("There is no such post."))?;
-    app.admit_change(&viewer.name)?;
+    app.limits.change(&viewer.name, app.source(&headers, from))?;
     // It is sought among the viewer's own, so nobody deletes what another wrote.
     app.network.delete_post(&viewer.name, id).await?;
     app.live.tell(&viewer.name);
@@ -446,10 +426,10 @@ async fn delete(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -
     Ok(if user == viewer.name.as_str() { see(&format!("/u/{user}")) } else { see("/") })
 }
 
-async fn follow(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
+async fn follow(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
     let OfSession { token, user, .. } = filled(form)?;
     let (viewer, user) = (app.author(&headers, &token).await?, name(&user)?);
-    app.admit_change(&viewer.name)?;
+    app.limits.change(&viewer.name, app.source(&headers, from))?;
     match app.network.follow(&viewer.name, &user, now()).await?.value {
         Followed::Now | Followed::Already => {
             app.live.tell(&viewer.name);
@@ -463,10 +443,10 @@ async fn follow(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -
     }
 }
 
-async fn unfollow(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
+async fn unfollow(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
     let OfSession { token, user, .. } = filled(form)?;
     let (viewer, user) = (app.author(&headers, &token).await?, name(&user)?);
-    app.admit_change(&viewer.name)?;
+    app.limits.change(&viewer.name, app.source(&headers, from))?;
     app.network.unfollow(&viewer.name, &user).await?;
     app.live.tell(&viewer.name);
     Ok(see(&format!("/u/{user}")))

@@ -85,6 +85,8 @@ struct Window {
 
 /// The usual window.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+/// The window of what is done once and lasts.
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 /// Of how many keys it is remembered what they tried. When there are more, the oldest is forgotten: whoever has so many keys may try more often than others,
 /// but keeps nobody out.
 const KEYS_MAX: usize = 100_000;
@@ -97,6 +99,14 @@ impl<K: Clone + Eq + Hash> RateLimit<K> {
     /// Counts a try of `key`; or says in how many seconds it may try again.
     pub(crate) fn admit(&self, key: K) -> Result<(), u64> {
         self.admit_at(key, Instant::now(), KEYS_MAX)
+    }
+
+    /// A try of `key` that was counted counts no longer.
+    pub(crate) fn give_back(&self, key: &K) {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = windows.of.get_mut(key) {
+            window.tries = window.tries.saturating_sub(1);
+        }
     }
 
     fn admit_at(&self, key: K, now: Instant, keys_max: usize) -> Result<(), u64> {
@@ -148,6 +158,14 @@ impl<K: Clone + Eq + Hash> SourceLimit<K> {
         // The subnet first: one that tries too often takes nothing from the others of its site.
         self.of_subnets.admit((key.clone(), from.subnet))?;
         from.site.map_or(Ok(()), |site| self.of_sites.admit((key, site)))
+    }
+
+    /// A try of `key` from there that was counted counts no longer.
+    pub(crate) fn give_back(&self, key: K, from: Source) {
+        self.of_subnets.give_back(&(key.clone(), from.subnet));
+        if let Some(site) = from.site {
+            self.of_sites.give_back(&(key, site));
+        }
     }
 }
 

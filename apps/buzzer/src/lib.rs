@@ -8,6 +8,7 @@
 //!                   app.rs        which page an address has, who is asking, what is asked for
 //!                   guard.rs      origins, headers, rates, shares      passwords.rs, sessions.rs   who somebody is
 //!                   source.rs     whence a request comes
+//!                   limits.rs     how often anybody may do what
 //!                   pages.rs      HTML                         live.rs                     new posts, as they come
 //!                      │
 //!                   buzzer-model ──▶ bezant-client ──▶ cluster
@@ -16,6 +17,7 @@
 mod app;
 mod failure;
 mod guard;
+mod limits;
 mod live;
 mod pages;
 mod passwords;

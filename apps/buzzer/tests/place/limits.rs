@@ -15,6 +15,7 @@ pub async fn all(place: &Place) {
     // What the proxy says decides, so a test can come from anywhere.
     let site = place.site_behind(Behind::HttpsProxy).await;
     all_addresses_of_a_network_sign_in_as_one(site.address).await;
+    a_network_makes_few_accounts_in_an_hour(site.address).await;
     a_network_has_a_share_of_the_streams(site.address).await;
     site.stop().await;
     let site = place.site().await;
@@ -47,6 +48,23 @@ async fn all_addresses_of_a_network_sign_in_as_one(address: SocketAddr) {
     }
     assert_eq!(short("2001:db8:1:6::1").await, 429);
     assert_eq!([short("2001:db8:3:2::1").await, short("192.0.2.1").await], [422, 422], "others are others");
+}
+
+async fn a_network_makes_few_accounts_in_an_hour(address: SocketAddr) {
+    let make = async |number: u32, from: &str| {
+        let form = format!("name=farmed{number}&password=correct+horse");
+        ask(address, "/sign-up", Some(&form), &[("x-forwarded-for", from)]).await
+    };
+    assert_eq!(make(0, "192.0.2.2").await.status, 303);
+    // That the name is taken, or the password too short, takes no account from the network.
+    let taken = ask(address, "/sign-up", Some("name=farmed0&password=battery+staple"), &[("x-forwarded-for", "192.0.2.2")]).await;
+    assert_eq!(taken.status, 422);
+    for number in 1..20 {
+        assert_eq!(make(number, "192.0.2.2").await.status, 303, "{number}");
+    }
+    let refused = make(20, "192.0.2.2").await;
+    assert!(refused.status == 429 && refused.body.contains("new accounts from your network"), "{}", refused.body);
+    assert_eq!(make(21, "192.0.2.3").await.status, 303, "others are others");
 }
 
 async fn a_network_has_a_share_of_the_streams(address: SocketAddr) {
