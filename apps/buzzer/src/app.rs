@@ -28,7 +28,7 @@ use crate::live::Live;
 use crate::pages::{self, Welcome};
 use crate::passwords::Passwords;
 use crate::sessions::{SESSION_SECONDS, Ticket, forget_cookie, now};
-use crate::source::Source;
+use crate::source::{Proxies, Source};
 
 /// The most bytes of a form: a post of the longest letters takes a quarter of it, written as forms are.
 const FORM_BYTES_MAX: usize = 16 << 10;
@@ -55,21 +55,32 @@ pub struct App {
     network: Network,
     passwords: Passwords,
     behind: Behind,
+    proxies: Arc<Proxies>,
 }
 
 impl App {
-    /// An application over `network`.
+    /// An application over `network`. Behind a proxy it believes those on this machine.
     ///
     /// # Errors
     /// When the system gives no randomness.
     pub fn new(network: Network, behind: Behind) -> std::io::Result<Self> {
         let passwords = Passwords::new().map_err(std::io::Error::other)?;
-        Ok(Self { network, passwords, behind })
+        let proxies = match behind {
+            Behind::Nothing => Proxies::new(Vec::new()),
+            Behind::HttpsProxy => Proxies::default(),
+        };
+        Ok(Self { network, passwords, behind, proxies: Arc::new(proxies) })
     }
 
-    /// What stands before it.
-    pub(crate) fn behind(&self) -> Behind {
-        self.behind
+    /// The same, believing these proxies and no others.
+    #[must_use]
+    pub fn believing(self, proxies: Proxies) -> Self {
+        Self { proxies: Arc::new(proxies), ..self }
+    }
+
+    /// The proxies that it believes.
+    pub(crate) fn proxies(&self) -> Arc<Proxies> {
+        Arc::clone(&self.proxies)
     }
 
     /// All its pages. What never ends by itself ends when `stopped` turns true.
@@ -79,6 +90,7 @@ impl App {
             network: self.network,
             passwords: self.passwords,
             behind: self.behind,
+            proxies: self.proxies,
             limits: Limits::new(),
         });
         Router::new()
@@ -117,6 +129,7 @@ struct Shared {
     network: Network,
     passwords: Passwords,
     behind: Behind,
+    proxies: Arc<Proxies>,
     live: Live,
     limits: Limits,
 }
@@ -167,12 +180,7 @@ impl Shared {
 
     /// Whence a request comes.
     fn source(&self, headers: &HeaderMap, from: SocketAddr) -> Source {
-        let forwarded = || headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?.rsplit(',').next()?.trim().parse().ok();
-        let address = match self.behind {
-            Behind::Nothing => from.ip(),
-            Behind::HttpsProxy => forwarded().unwrap_or(from.ip()),
-        };
-        address.into()
+        self.proxies.source(headers, from.ip()).into()
     }
 
     /// The hash of this user's password, if `password` is that.

@@ -28,3 +28,4 @@ mod write_timeout;
 
 pub use app::{App, Behind};
 pub use server::{CONNECTIONS_MAX, CONNECTIONS_OF_SUBNET_MAX, serve};
+pub use source::{Block, Proxies, WrongBlock};

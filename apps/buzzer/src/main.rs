@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use buzzer::{App, Behind};
+use buzzer::{App, Behind, Block, Proxies};
 use buzzer_model::{Clock, Keys, Network};
 use clap::Parser;
 use tokio::net::TcpListener;
@@ -27,6 +27,10 @@ struct Args {
     /// marked for HTTPS alone, and rates are counted by those addresses
     #[arg(long)]
     behind_proxy: bool,
+    /// A proxy whose X-Forwarded-For is believed, or a block of addresses such as 10.0.0.0/8; may be said several times. If none is said, the proxies on
+    /// this machine are believed. What others send in that header is not
+    #[arg(long, value_name = "ADDRESS", requires = "behind_proxy")]
+    proxy: Vec<Block>,
 }
 
 #[tokio::main]
@@ -50,7 +54,10 @@ async fn run(args: Args) -> Result<(), String> {
     let client = bezant_client::connect(config).await.map_err(|error| error.to_string())?;
     let behind = if args.behind_proxy { Behind::HttpsProxy } else { Behind::Nothing };
     let network = Network::new(client.clone(), Keys::under("buzzer"), Arc::new(Clock::default()));
-    let app = App::new(network, behind).map_err(|error| error.to_string())?;
+    let mut app = App::new(network, behind).map_err(|error| error.to_string())?;
+    if !args.proxy.is_empty() {
+        app = app.believing(Proxies::new(args.proxy));
+    }
     println!("http://{address}");
     if !address.ip().is_loopback() && !args.behind_proxy {
         eprintln!(

@@ -17,13 +17,13 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::app::{App, Behind};
+use crate::app::App;
 use crate::guard::SourceShares;
 use crate::write_timeout::WriteTimeout;
 
 /// The most connections that are served at a time; more wait.
 pub const CONNECTIONS_MAX: usize = 1_024;
-/// The most of them from one subnet, where nothing is in front, and from its site four times as many: one more is closed at once. A browser has six.
+/// The most of them from one subnet that is no proxy's, and from its site four times as many: one more is closed at once. A browser has six.
 pub const CONNECTIONS_OF_SUBNET_MAX: usize = 64;
 /// The most bytes of a request's head; hyper accepts no smaller bound.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -41,8 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Serves `app` at `listener` until `stop` is done; what is under way then is finished.
 pub async fn serve(listener: TcpListener, app: App, stop: impl Future<Output = ()>) {
     let (stopping, stopped) = watch::channel(false);
-    // Behind a proxy all are from one address.
-    let of_sources = (app.behind() == Behind::Nothing).then(|| SourceShares::new(CONNECTIONS_OF_SUBNET_MAX));
+    let (proxies, of_sources) = (app.proxies(), SourceShares::new(CONNECTIONS_OF_SUBNET_MAX));
     let router = app.router(stopped.clone());
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
@@ -56,7 +55,8 @@ pub async fn serve(listener: TcpListener, app: App, stop: impl Future<Output = (
             () = &mut stop => break,
             (place, accepted) = accept => match accepted {
                 Ok((stream, address)) => {
-                    let share = of_sources.as_ref().map(|shares| shares.take(address.ip().into()));
+                    // Through a proxy come the connections of all.
+                    let share = (!proxies.contains(address.ip())).then(|| of_sources.take(address.ip().into()));
                     if matches!(share, Some(None)) {
                         continue;
                     }

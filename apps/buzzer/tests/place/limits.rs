@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use buzzer::{Behind, CONNECTIONS_OF_SUBNET_MAX};
+use buzzer::{Behind, CONNECTIONS_OF_SUBNET_MAX, Proxies};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -17,6 +17,12 @@ pub async fn all(place: &Place) {
     all_addresses_of_a_network_sign_in_as_one(site.address).await;
     a_network_makes_few_accounts_in_an_hour(site.address).await;
     a_network_has_a_share_of_the_streams(site.address).await;
+    site.stop().await;
+    // Nobody here is the proxy that this site believes.
+    let elsewhere = Proxies::new(vec!["192.0.2.1".parse().expect("an address")]);
+    let site = place.site_with(|app| app.believing(elsewhere), Behind::HttpsProxy).await;
+    who_is_no_proxy_is_not_believed(site.address).await;
+    a_network_has_a_share_of_the_connections(site.address).await;
     site.stop().await;
     let site = place.site().await;
     a_network_has_a_share_of_the_connections(site.address).await;
@@ -48,6 +54,16 @@ async fn all_addresses_of_a_network_sign_in_as_one(address: SocketAddr) {
     }
     assert_eq!(short("2001:db8:1:6::1").await, 429);
     assert_eq!([short("2001:db8:3:2::1").await, short("192.0.2.1").await], [422, 422], "others are others");
+}
+
+async fn who_is_no_proxy_is_not_believed(address: SocketAddr) {
+    let mut statuses = Vec::new();
+    for number in 0..32 {
+        let from = format!("198.51.100.{number}");
+        let refused = ask(address, "/sign-up", Some("name=believed&password=short"), &[("x-forwarded-for", &from)]).await;
+        statuses.push(refused.status);
+    }
+    assert!(statuses[..30].iter().all(|status| *status == 422) && statuses[30..] == [429, 429], "{statuses:?}");
 }
 
 async fn a_network_makes_few_accounts_in_an_hour(address: SocketAddr) {

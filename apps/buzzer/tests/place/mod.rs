@@ -68,9 +68,14 @@ impl Place {
 
     /// The same, behind something.
     pub async fn site_behind(&self, behind: Behind) -> Site {
+        self.site_with(|app| app, behind).await
+    }
+
+    /// The same, with an application that is changed first.
+    pub async fn site_with(&self, change: impl FnOnce(App) -> App, behind: Behind) -> Site {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it listens");
-        let app = App::new(self.network().await, behind).expect("the system has randomness");
+        let app = change(App::new(self.network().await, behind).expect("the system has randomness"));
         let (stop, stopped) = oneshot::channel::<()>();
         let server = tokio::spawn(buzzer::serve(listener, app, async move { drop(stopped.await) }));
         Site { address, stop, server }
