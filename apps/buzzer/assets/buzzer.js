@@ -82,17 +82,26 @@ function follow(timeline) {
     });
     // A browser tries again by itself where a stream breaks off, and never where the answer was no stream: the server was too busy, perhaps.
     events.addEventListener('error', () => {
-      if (events.readyState !== EventSource.CLOSED) return;
+      if (events?.readyState !== EventSource.CLOSED) return;
       timeline.dataset.live = 'closed';
       again = setTimeout(open, wait * (0.75 + Math.random() / 4));
       wait = Math.min(wait * 2, WAIT_MS_MAX);
     });
   };
-  open();
-  addEventListener('pagehide', () => {
+  const close = () => {
     clearTimeout(again);
-    events.close();
-  });
+    events?.close();
+    events = undefined;
+  };
+  // A page that nobody looks at has no stream: a browser has six connections to a server for all its pages. The stream says what was missed as it begins.
+  const toggle = () => {
+    close();
+    timeline.dataset.live = 'closed';
+    if (!document.hidden) open();
+  };
+  document.addEventListener('visibilitychange', toggle);
+  toggle();
+  addEventListener('pagehide', close);
   addEventListener('pageshow', (event) => { if (event.persisted) location.reload(); });
 }
 

@@ -12,9 +12,9 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use buzzer_model::{Name, Network, PostId};
 use futures_util::stream::unfold;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::failure::Failure;
 use crate::guard::{Share, Shares, SourceShare, SourceShares};
@@ -22,12 +22,15 @@ use crate::server::has_stopped;
 use crate::sessions::{Ticket, now};
 use crate::source::Source;
 
-/// The most streams at a time, of one user, and of all users of one subnet (of a site four times as many): anybody has as many accounts as they like.
+/// The most streams at a time, of one user, and of all users of one subnet (of a site four times as many): anybody has as many accounts as they like. A user
+/// has fewer than the six connections that a browser makes to one server by HTTP/1.1, so that some are left for pages.
 const STREAMS_MAX: usize = 512;
-const STREAMS_OF_USER_MAX: usize = 6;
+const STREAMS_OF_USER_MAX: usize = 4;
 const STREAMS_OF_SUBNET_MAX: usize = 24;
 /// How often the cluster is asked for what other servers have accepted.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked at most because of news. What comes meanwhile is seen by the next look, all together.
+const NEWS_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often something is sent, so that a connection that is gone is noticed.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 /// How many posts are compared: one whose author's clock is behind is not the first.
@@ -69,7 +72,7 @@ impl Live {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (network, news, stopped) = (self.network.clone(), self.news.subscribe(), self.stopped.clone());
-        let stream = Stream { network, reader, news, stopped, look, following: Vec::new(), seen: None, _permit: permit };
+        let stream = Stream { network, reader, news, stopped, look, looked: None, following: Vec::new(), seen: None, _permit: permit };
         let events = unfold(stream, |mut stream| async move { stream.next().await.map(|event| (Ok::<_, Infallible>(event), stream)) });
         let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)).into_response();
         // Else nginx, for one, keeps events until it has many.
@@ -90,6 +93,8 @@ struct Stream {
     news: broadcast::Receiver<Name>,
     stopped: watch::Receiver<bool>,
     look: tokio::time::Interval,
+    /// When it was looked last.
+    looked: Option<Instant>,
     following: Vec<Name>,
     /// The newest posts when it was looked last; nothing before the first look, which always tells: who knows what came between the page and it.
     seen: Option<Vec<(Name, PostId)>>,
@@ -109,16 +114,32 @@ impl Stream {
                     }
                     true
                 }
-                news = self.news.recv() => match news {
-                    Ok(user) => user == self.reader.name || self.following.contains(&user),
-                    Err(RecvError::Lagged(_)) => true,
-                    Err(RecvError::Closed) => return None,
-                },
+                news = self.news.recv() => {
+                    let is_mine = |user: &Name| *user == self.reader.name || self.following.contains(user);
+                    match news {
+                        Ok(user) if !is_mine(&user) => false,
+                        Ok(_) | Err(RecvError::Lagged(_)) => true,
+                        Err(RecvError::Closed) => return None,
+                    }
+                }
             };
+            if is_news && !self.wait_to_look().await {
+                return None;
+            }
             if is_news && self.has_changed().await {
                 return Some(Event::default().event("timeline").data("changed"));
             }
         }
+    }
+
+    /// Waits until it may be looked again, and takes all news that are there by then: one look is enough for them. Whether the server goes on.
+    async fn wait_to_look(&mut self) -> bool {
+        if !pause(self.looked, &mut self.stopped).await {
+            return false;
+        }
+        drain(&mut self.news);
+        self.looked = Some(Instant::now());
+        true
     }
 
     /// Whether the timeline begins with other posts than at the last look. When the cluster does not answer, the next look will tell.
@@ -128,5 +149,45 @@ impl Stream {
         let is_new = self.seen.as_ref() != Some(&newest);
         (self.seen, self.following) = (Some(newest), timeline.value.following);
         is_new
+    }
+}
+
+/// Waits until [`NEWS_LOOK_EVERY`] has passed since the last look. Whether the server goes on.
+async fn pause(looked: Option<Instant>, stopped: &mut watch::Receiver<bool>) -> bool {
+    let Some(looked) = looked else { return true };
+    tokio::select! {
+        () = has_stopped(stopped) => false,
+        () = sleep_until(looked + NEWS_LOOK_EVERY) => true,
+    }
+}
+
+/// Takes all news that are there.
+fn drain(news: &mut broadcast::Receiver<Name>) {
+    while matches!(news.try_recv(), Ok(_) | Err(TryRecvError::Lagged(_))) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_look_serves_all_news_that_are_there() {
+        let sender = broadcast::Sender::new(NEWS_MAX);
+        let mut news = sender.subscribe();
+        for number in 0..2 * NEWS_MAX {
+            sender.send(format!("user{number}").parse().expect("a name")).expect("somebody listens");
+        }
+        drain(&mut news);
+        assert_eq!(news.try_recv(), Err(TryRecvError::Empty));
+    }
+
+    #[tokio::test]
+    async fn it_is_looked_once_a_second_at_most_and_no_more_once_the_server_stops() {
+        let (stopping, mut stopped) = watch::channel(false);
+        let looked = Instant::now();
+        assert!(pause(None, &mut stopped).await, "the first look is at once");
+        assert!(pause(Some(looked), &mut stopped).await && looked.elapsed() >= NEWS_LOOK_EVERY);
+        stopping.send_replace(true);
+        assert!(!pause(Some(Instant::now() + Duration::from_secs(600)), &mut stopped).await);
     }
 }

@@ -40,6 +40,7 @@ pub async fn all(place: &Place) {
     what_is_hostile_stays_text(&driver, one.address).await;
     pages_work_without_scripts(&driver, one.address).await;
     what_is_refused_at_first_is_asked_for_again(&driver, one.address).await;
+    a_page_behind_another_has_no_stream(&driver, one.address).await;
     a_second_press_sends_nothing(&driver, one.address).await;
     a_password_is_changed(&driver, one.address).await;
     // A stream tells of the timeline as it begins, and ends with its server.
@@ -152,7 +153,7 @@ async fn pages_work_without_scripts(driver: &Driver, address: SocketAddr) {
 async fn what_is_refused_at_first_is_asked_for_again(driver: &Driver, address: SocketAddr) {
     let cookie = site::sign_up(address, "waits").await;
     let mut streams = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..4 {
         streams.push(site::stream(address, &cookie).await);
     }
     let browser = driver.browser(true).await;
@@ -161,6 +162,44 @@ async fn what_is_refused_at_first_is_asked_for_again(driver: &Driver, address: S
     browser.wait_until("there is no stream", "return document.querySelector('#timeline').dataset.live === 'closed'").await;
     drop(streams);
     browser.wait_until("the stream is open", "return document.querySelector('#timeline').dataset.live === 'open'").await;
+    browser.close().await;
+}
+
+/// A page that nobody looks at takes none of the streams and connections that there may be, and shows what was missed when somebody does.
+async fn a_page_behind_another_has_no_stream(driver: &Driver, address: SocketAddr) {
+    let browser = driver.browser(true).await;
+    browser.go(address, "/").await;
+    browser.sign_up("tabs").await;
+    // As the browser says it where another page is before this one.
+    let look = async |is_hidden: bool| {
+        let script = "Object.defineProperty(document, 'hidden', {configurable: true, value: IS_HIDDEN});
+                      document.dispatchEvent(new Event('visibilitychange'))";
+        browser.run(&script.replace("IS_HIDDEN", &is_hidden.to_string())).await;
+    };
+    let is_open = "return document.querySelector('#timeline').dataset.live === 'open'";
+    browser.wait_until("the stream is open", is_open).await;
+    look(true).await;
+    assert_eq!(browser.run("return document.querySelector('#timeline').dataset.live").await, json!("closed"));
+    // All streams that a user may have are free, once the server has seen the end of this one.
+    let cookie = site::sign_in(address, "tabs").await;
+    let begun = Instant::now();
+    loop {
+        let mut streams = Vec::new();
+        for _ in 0..4 {
+            streams.push(site::begin(address, "/live", None, &[("cookie", &cookie)]).await);
+        }
+        if streams.iter().all(|stream| stream.status() == 200) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the page keeps its stream");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let token = site::token(address, &cookie).await;
+    let posted = site::ask(address, "/post", Some(&format!("token={token}&text=missed")), &[("cookie", &cookie)]).await;
+    assert_eq!(posted.status, 303);
+    look(false).await;
+    browser.wait_for(".post-text", "missed").await;
+    browser.wait_until("the stream is open", is_open).await;
     browser.close().await;
 }
 

@@ -85,19 +85,19 @@ async fn a_network_makes_few_accounts_in_an_hour(address: SocketAddr) {
 
 async fn a_network_has_a_share_of_the_streams(address: SocketAddr) {
     let mut cookies = Vec::new();
-    for number in 0..5 {
+    for number in 0..7 {
         let from = format!("2001:db8:2:1::{number}");
         cookies.push(sign_up_from(address, &format!("streams{number}"), &[("x-forwarded-for", &from)]).await);
     }
     let listen = async |cookie: &str, from: &str| begin(address, "/live", None, &[("cookie", cookie), ("x-forwarded-for", from)]).await;
     let mut streams = Vec::new();
-    for (number, cookie) in cookies[..4].iter().flat_map(|cookie| [cookie; 6]).enumerate() {
+    for (number, cookie) in cookies[..6].iter().flat_map(|cookie| [cookie; 4]).enumerate() {
         let stream = listen(cookie, &format!("2001:db8:2:1::{number}")).await;
         assert_eq!(stream.status(), 200, "{number}");
         streams.push(stream);
     }
-    assert_eq!(listen(&cookies[4], "2001:db8:2:1::f").await.status(), 503, "its network has its share");
-    let elsewhere = listen(&cookies[4], "2001:db8:2:2::f").await;
+    assert_eq!(listen(&cookies[6], "2001:db8:2:1::f").await.status(), 503, "its network has its share");
+    let elsewhere = listen(&cookies[6], "2001:db8:2:2::f").await;
     assert_eq!(elsewhere.status(), 200);
     assert_eq!(elsewhere.headers().get("x-accel-buffering").map(|value| value.as_bytes()), Some(b"no".as_slice()));
     assert_eq!(listen(&cookies[0], "2001:db8:2:2::f").await.status(), 503, "and each user has theirs");

@@ -73,6 +73,13 @@ pub async fn sign_up_from(address: SocketAddr, name: &str, headers: &[(&str, &st
     made.header("set-cookie").split(';').next().expect("a pair").to_owned()
 }
 
+/// Signs in with the password that [`sign_up`] has chosen; gives the cookie.
+pub async fn sign_in(address: SocketAddr, name: &str) -> String {
+    let entered = ask(address, "/sign-in", Some(&format!("name={name}&password=correct+horse")), &[]).await;
+    assert_eq!(entered.status, 303, "{}", entered.body);
+    entered.header("set-cookie").split(';').next().expect("a pair").to_owned()
+}
+
 /// What the forms of a page carry.
 pub async fn token(address: SocketAddr, cookie: &str) -> String {
     let page = ask(address, "/", None, &[("cookie", cookie)]).await.body;
