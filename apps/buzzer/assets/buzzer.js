@@ -40,11 +40,14 @@ function sendOnce() {
 
 const WAIT_MS_MIN = 1000;
 const WAIT_MS_MAX = 60000;
+// What is answered where nobody is signed in.
+const SIGNED_OUT = 401;
 
 function follow(timeline) {
   const news = document.getElementById('news');
   let isAsking = false;
   let isStale = false;
+  let isSignedOut = false;
   const refresh = async () => {
     isStale = true;
     if (isAsking) return;
@@ -53,6 +56,7 @@ function follow(timeline) {
       isStale = false;
       try {
         const answer = await fetch('/timeline', { credentials: 'same-origin' });
+        if (answer.status === SIGNED_OUT) { stop(); break; }
         if (!answer.ok) break;
         const known = new Set(Array.from(timeline.querySelectorAll('.post'), (post) => post.id));
         timeline.innerHTML = await answer.text();
@@ -73,19 +77,23 @@ function follow(timeline) {
   let again;
   let wait = WAIT_MS_MIN;
   const open = () => {
-    events = new EventSource('/live');
+    const stream = new EventSource('/live');
+    events = stream;
     // Each stream tells of the timeline as it begins, so that nothing is missed between this page and it, or while it was broken off.
-    events.addEventListener('timeline', async () => {
+    stream.addEventListener('timeline', async () => {
       wait = WAIT_MS_MIN;
       await refresh();
-      timeline.dataset.live = 'open';
+      // It may have been closed meanwhile.
+      if (events === stream) timeline.dataset.live = 'open';
     });
     // A browser tries again by itself where a stream breaks off, and never where the answer was no stream: the server was too busy, perhaps.
-    events.addEventListener('error', () => {
-      if (events?.readyState !== EventSource.CLOSED) return;
+    stream.addEventListener('error', () => {
+      if (events !== stream || stream.readyState !== EventSource.CLOSED) return;
       timeline.dataset.live = 'closed';
       again = setTimeout(open, wait * (0.75 + Math.random() / 4));
       wait = Math.min(wait * 2, WAIT_MS_MAX);
+      // A stream does not say why it was refused, and this does.
+      refresh();
     });
   };
   const close = () => {
@@ -93,8 +101,18 @@ function follow(timeline) {
     events?.close();
     events = undefined;
   };
+  // Nothing more is asked for then. The link is to a page that asks for the password.
+  const stop = () => {
+    isSignedOut = true;
+    close();
+    timeline.dataset.live = 'signed-out';
+    const link = Object.assign(document.createElement('a'), { href: '/', textContent: 'Sign in' });
+    news.classList.replace('hidden', 'wrong');
+    news.replaceChildren('You are signed out. ', link, ' to see new posts. What you have written is kept if you press Post.');
+  };
   // A page that nobody looks at has no stream: a browser has six connections to a server for all its pages. The stream says what was missed as it begins.
   const toggle = () => {
+    if (isSignedOut) return;
     close();
     timeline.dataset.live = 'closed';
     if (!document.hidden) open();

@@ -12,7 +12,6 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use bezant_client::Error;
 use buzzer_model::{
     Account, Changed, Created, FOLLOWING_MAX, Followed, Name, Network, Opened, PostId, PostText, Session, TIMELINE_MAX, Timeline,
 };
@@ -25,7 +24,7 @@ use crate::failure::Failure;
 use crate::guard::{harden, is_ours};
 use crate::limits::Limits;
 use crate::live::Live;
-use crate::pages::{self, Welcome};
+use crate::pages::{self, Draft, Welcome};
 use crate::passwords::Passwords;
 use crate::sessions::{SESSION_SECONDS, Ticket, forget_cookie, now};
 use crate::source::{Proxies, Source};
@@ -34,6 +33,11 @@ use crate::source::{Proxies, Source};
 const FORM_BYTES_MAX: usize = 16 << 10;
 /// How long the answer to a request may take, its form included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
+/// How long posting may take, so that there is time left to give back what was written.
+const POST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a page that gives it back waits for the timeline. It comes without where that takes longer.
+const TIMELINE_TIMEOUT: Duration = Duration::from_secs(5);
+
 tokio::task_local! {
     /// Whom the request's cookie names, for the bar of the pages that say what failed. Nobody has looked whether that session lasts: it may be just
     /// that which fails.
@@ -102,7 +106,8 @@ impl App {
             .route("/u/{name}/followers", get(followers))
             .route("/u/{name}/following", get(following))
             .route("/sign-up", post(sign_up))
-            .route("/sign-in", post(sign_in))
+            // Whoever writes on after signing in is at this address, and may load it again.
+            .route("/sign-in", post(sign_in).get(|| async { see("/") }))
             .route("/sign-out", post(sign_out))
             .route("/sign-out-everywhere", post(sign_out_everywhere))
             .route("/settings", get(settings))
@@ -158,7 +163,7 @@ async fn within(limit: Duration, method: &Method, answer: impl Future<Output = R
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let page = ASKING.try_with(|asking| pages::failure(&self, asking.as_ref()));
+        let page = ASKING.try_with(|asking| pages::failure(&self, asking.as_ref().filter(|_| !self.is_signed_out())));
         html(self.status, page.unwrap_or_else(|_| pages::failure(&self, None)))
     }
 }
@@ -173,7 +178,7 @@ impl Shared {
 
     /// The same for what changes something: the form must come from a page of that session.
     async fn author(&self, headers: &HeaderMap, token: &str) -> Result<Ticket, Failure> {
-        let ticket = self.viewer(headers).await?.ok_or_else(Failure::foreign)?;
+        let ticket = self.viewer(headers).await?.ok_or_else(Failure::signed_out)?;
         ticket.check(token)?;
         Ok(ticket)
     }
@@ -190,14 +195,31 @@ impl Shared {
         Ok(hash.filter(|_| is_right))
     }
 
-    /// Begins a session of whoever showed the password with this hash, and sends the browser to its timeline.
-    async fn welcome(&self, name: Name, password_hash: &str) -> Answer {
+    /// Begins a session of whoever showed the password with this hash, and sends the browser to its timeline; or shows that with what was to be posted.
+    async fn welcome(&self, name: Name, password_hash: &str, draft: &str) -> Answer {
         let ticket = Ticket::draw(name);
         let session = Session { expires: now() + SESSION_SECONDS };
         match self.network.open_session(&ticket.name, password_hash, &ticket.digest(), now(), session).await? {
-            Opened::Now => with_cookie(see("/"), &ticket.set_cookie(self.behind)),
-            Opened::OtherPassword => Err(Failure::wrong_password()),
+            Opened::Now => {}
+            Opened::OtherPassword => return Err(Failure::wrong_password()),
         }
+        let page =
+            if draft.is_empty() { see("/") } else { self.write_on(&ticket, StatusCode::OK, Draft { text: draft, wrong: None }).await };
+        with_cookie(page, &ticket.set_cookie(self.behind))
+    }
+
+    /// The timeline with what was written and is not posted. Where there is no timeline, that comes alone.
+    async fn write_on(&self, viewer: &Ticket, status: StatusCode, draft: Draft<'_>) -> Response {
+        let timeline = timeout(TIMELINE_TIMEOUT, self.network.timeline(&viewer.name, None, TIMELINE_MAX)).await;
+        let timeline = match timeline {
+            Ok(Ok(timeline)) => Some(timeline.value),
+            Ok(Err(error)) => {
+                eprintln!("error: {error}");
+                None
+            }
+            Err(_) => None,
+        };
+        draft_page(viewer, status, draft, timeline.as_ref())
     }
 }
 
@@ -230,18 +252,18 @@ async fn home(State(app): App_, headers: HeaderMap, part: Part) -> Answer {
         return Ok(html(StatusCode::OK, pages::welcome(&Welcome::default())));
     };
     let timeline = app.network.timeline(&viewer.name, before, TIMELINE_MAX).await?.value;
-    Ok(html(StatusCode::OK, pages::home(&viewer, &timeline, before.is_none(), None)))
+    Ok(html(StatusCode::OK, pages::home(&viewer, &timeline, before.is_none(), Draft::default())))
 }
 
 /// The posts alone, for the script that shows new ones.
 async fn timeline(State(app): App_, headers: HeaderMap) -> Answer {
-    let viewer = app.viewer(&headers).await?.ok_or_else(|| Failure::not_found("You are not signed in."))?;
+    let viewer = app.viewer(&headers).await?.ok_or_else(Failure::signed_out)?;
     let timeline = app.network.timeline(&viewer.name, None, TIMELINE_MAX).await?.value;
     Ok(html(StatusCode::OK, pages::timeline(&viewer, &timeline)))
 }
 
 async fn live(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap) -> Answer {
-    let viewer = app.viewer(&headers).await?.ok_or_else(|| Failure::not_found("You are not signed in."))?;
+    let viewer = app.viewer(&headers).await?.ok_or_else(Failure::signed_out)?;
     app.live.follow(viewer, app.source(&headers, from))
 }
 
@@ -282,12 +304,15 @@ async fn following(State(app): App_, headers: HeaderMap, Path(user): Path<String
 struct Credentials {
     name: String,
     password: String,
+    /// What somebody wrote who was not signed in any more.
+    #[serde(default)]
+    draft: String,
 }
 
 type Filled<T> = Result<Form<T>, FormRejection>;
 
 async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<Credentials>) -> Answer {
-    let Credentials { name: written, password } = filled(form)?;
+    let Credentials { name: written, password, .. } = filled(form)?;
     let made = async {
         let name = name(&written)?;
         let source = app.source(&headers, from);
@@ -305,7 +330,7 @@ async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
     };
     Ok(match made.await {
         // From here on the account is there, whatever fails.
-        Ok((name, hash)) => app.welcome(name, &hash).await.unwrap_or_else(|failure| sign_in_again(&written, &failure.only_made())),
+        Ok((name, hash)) => app.welcome(name, &hash, "").await.unwrap_or_else(|failure| sign_in_again(&written, &failure.only_made(), "")),
         Err(failure) => {
             html(failure.status, pages::welcome(&Welcome { new_name: &written, wrong_new: Some(&failure), ..Welcome::default() }))
         }
@@ -313,22 +338,22 @@ async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
 }
 
 /// The form to sign in, as it was filled in, with what was wrong.
-fn sign_in_again(written: &str, failure: &Failure) -> Response {
-    html(failure.status, pages::welcome(&Welcome { name: written, wrong: Some(failure), ..Welcome::default() }))
+fn sign_in_again(written: &str, failure: &Failure, draft: &str) -> Response {
+    html(failure.status, pages::welcome(&Welcome { name: written, wrong: Some(failure), draft, ..Welcome::default() }))
 }
 
 async fn sign_in(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<Credentials>) -> Answer {
-    let Credentials { name: written, password } = filled(form)?;
+    let Credentials { name: written, password, draft } = filled(form)?;
     let entered = async {
         // What cannot be a name is nobody's, which is known without a look, and so is neither counted nor hashed.
         let name: Name = written.parse().map_err(|_| Failure::wrong_password())?;
         app.limits.sign_in(&name, app.source(&headers, from))?;
         match app.right_hash(&name, password).await? {
-            Some(hash) => app.welcome(name, &hash).await,
+            Some(hash) => app.welcome(name, &hash, &draft).await,
             None => Err(Failure::wrong_password()),
         }
     };
-    Ok(entered.await.unwrap_or_else(|failure| sign_in_again(&written, &failure)))
+    Ok(entered.await.unwrap_or_else(|failure| sign_in_again(&written, &failure, &draft)))
 }
 
 /// A form of a session: what it is about, and its token.
@@ -392,34 +417,30 @@ async fn change_password(State(app): App_, headers: HeaderMap, form: Filled<NewP
 
 async fn write(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
     let OfSession { token, text, .. } = filled(form)?;
-    let viewer = app.author(&headers, &token).await?;
-    let written = async {
+    let posted = timeout(POST_TIMEOUT, async {
+        let viewer = app.author(&headers, &token).await?;
         let post: PostText = text.parse().map_err(|wrong| Failure::refused(sentence(&wrong)))?;
         app.limits.change(&viewer.name, app.source(&headers, from))?;
         app.network.post(&viewer.name, &post).await?;
         app.live.tell(&viewer.name);
-        Ok::<_, Failure>(see("/"))
-    };
-    match written.await {
-        Ok(response) => Ok(response),
-        // What was written is not lost.
-        Err(failure) => {
-            let timeline = app.network.timeline(&viewer.name, None, TIMELINE_MAX).await.map(|timeline| timeline.value);
-            write_again(&viewer, &text, failure, timeline)
-        }
-    }
+        Ok(())
+    });
+    let Err(failure) = posted.await.unwrap_or_else(|_| Err(Failure::late(&Method::POST))) else { return Ok(see("/")) };
+    // What was written is not lost, whatever failed. Where nobody could look whether the session lasts, whom the cookie names may try again.
+    Ok(match Ticket::read(&headers, app.behind).filter(|_| !failure.is_signed_out()) {
+        Some(viewer) => app.write_on(&viewer, failure.status, Draft { text: &text, wrong: Some(&failure) }).await,
+        None => sign_in_again("", &Failure::signed_out_in_writing(), &text),
+    })
 }
 
-/// The timeline with what was written, and why it was not posted. Where there is no timeline, that says why alone: what failed first is what the user must know,
-/// as the post may be there all the same.
-fn write_again(viewer: &Ticket, text: &str, failure: Failure, timeline: Result<Timeline, Error>) -> Answer {
-    match timeline {
-        Ok(timeline) => Ok(html(failure.status, pages::home(viewer, &timeline, true, Some((text, &failure))))),
-        Err(error) => {
-            eprintln!("error: {error}");
-            Err(failure)
-        }
-    }
+/// A page with what was written and is not posted. Where there is no timeline, it says why the post failed, and not why the timeline did: what failed first is what
+/// the user must know, as the post may be there all the same.
+fn draft_page(viewer: &Ticket, status: StatusCode, draft: Draft<'_>, timeline: Option<&Timeline>) -> Response {
+    let page = match timeline {
+        Some(timeline) => pages::home(viewer, timeline, true, draft),
+        None => pages::write_again(viewer, draft),
+    };
+    html(status, page)
 }
 
 async fn delete(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
@@ -503,6 +524,7 @@ async fn asset(content_type: &'static str, text: &'static str) -> ([(HeaderName,
 mod tests {
     use std::future::pending;
 
+    use bezant_client::Error;
     use http_body_util::BodyExt as _;
 
     use super::*;
@@ -517,9 +539,11 @@ mod tests {
         let viewer = Ticket::draw("ann".parse().expect("a name"));
         let unknown = || Failure::from(Error::OutcomeUnknown { waited_ms: 1, detail: String::new() });
         let whole = Timeline { posts: Vec::new(), following: Vec::new(), has_more: false };
-        for timeline in [Err(Error::Closed), Ok(whole)] {
-            let page = said(write_again(&viewer, "hello", unknown(), timeline).into_response()).await;
+        for timeline in [None, Some(&whole)] {
+            let draft = Draft { text: "hello", wrong: Some(&unknown()) };
+            let page = said(draft_page(&viewer, StatusCode::SERVICE_UNAVAILABLE, draft, timeline)).await;
             assert!(page.contains("may have been done") && !page.contains("Nothing was done"), "{page}");
+            assert!(page.contains("hello</textarea>") && page.contains(&viewer.form_token()), "what was written is there: {page}");
         }
     }
 

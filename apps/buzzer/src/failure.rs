@@ -34,6 +34,22 @@ impl Failure {
         Self::new(StatusCode::UNAUTHORIZED, "Not signed in", "There is no user of that name with that password.")
     }
 
+    /// Whoever asks is not signed in, or no longer.
+    pub(crate) fn signed_out() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "You are signed out", "You are signed out, so nothing was done. Sign in, and try again.")
+    }
+
+    /// Whether it is that nobody is signed in.
+    pub(crate) fn is_signed_out(&self) -> bool {
+        self.status == StatusCode::UNAUTHORIZED
+    }
+
+    /// What was written could not be posted, as nobody is signed in.
+    pub(crate) fn signed_out_in_writing() -> Self {
+        let message = "You are signed out, so nothing was posted. What you wrote is kept here: sign in, and post it then.";
+        Self { message: message.to_owned(), ..Self::signed_out() }
+    }
+
     /// It was asked too often.
     pub(crate) fn too_often(what: &str, seconds: u64) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "Slow down", format!("Too many {what} in a short time. Try again in {seconds} seconds."))
@@ -44,7 +60,7 @@ impl Failure {
         Self::new(
             StatusCode::FORBIDDEN,
             "This form is not valid",
-            "It comes from another site, or from before you signed in. Go back, reload the page, and try again.",
+            "Nothing was done: it comes from another site, or from before you signed in. Go back, reload the page, and try again.",
         )
     }
 

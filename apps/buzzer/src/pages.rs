@@ -19,6 +19,15 @@ pub(crate) struct Welcome<'a> {
     pub(crate) wrong: Option<&'a Failure>,
     pub(crate) new_name: &'a str,
     pub(crate) wrong_new: Option<&'a Failure>,
+    /// What somebody has written who is not signed in any more. It comes back with the form to sign in, which then stands alone.
+    pub(crate) draft: &'a str,
+}
+
+/// What stands where a post is written, and what was wrong with it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Draft<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) wrong: Option<&'a Failure>,
 }
 
 /// Everything around a page's contents.
@@ -63,21 +72,24 @@ fn page(title: &str, viewer: Option<&Ticket>, contents: &Markup) -> Markup {
 }
 
 pub(crate) fn welcome(filled: &Welcome<'_>) -> Markup {
+    if !filled.draft.is_empty() {
+        return page("Sign in", None, &door("Sign in", "/sign-in", filled.name, filled.wrong, "current-password", filled.draft));
+    }
     let contents = html! {
         section.hero {
             h1 { "What people say, in order" }
             p { "Follow people, and see what they post at once. Who follows whom and what was posted is always of one moment: nobody reads an answer before the question." }
         }
         div.doors {
-            (door("Sign in", "/sign-in", filled.name, filled.wrong, "current-password"))
-            (door("Create an account", "/sign-up", filled.new_name, filled.wrong_new, "new-password"))
+            (door("Sign in", "/sign-in", filled.name, filled.wrong, "current-password", ""))
+            (door("Create an account", "/sign-up", filled.new_name, filled.wrong_new, "new-password", ""))
         }
     };
     page("Welcome", None, &contents)
 }
 
-/// A form with a name and a password.
-fn door(title: &str, action: &str, name: &str, wrong: Option<&Failure>, kind: &str) -> Markup {
+/// A form with a name and a password, and what is to be kept meanwhile.
+fn door(title: &str, action: &str, name: &str, wrong: Option<&Failure>, kind: &str, draft: &str) -> Markup {
     let is_new = kind == "new-password";
     let id = |part: &str| format!("{part}-{kind}");
     html! {
@@ -91,6 +103,10 @@ fn door(title: &str, action: &str, name: &str, wrong: Option<&Failure>, kind: &s
                 label for=(id("password")) { "Password" }
                 input id=(id("password")) name="password" type="password" required autocomplete=(kind) minlength=[is_new.then_some(PASSWORD_CHARS_MIN)] maxlength=(PASSWORD_BYTES_MAX);
                 @if is_new { p.hint { "At least " (PASSWORD_CHARS_MIN) " characters" } }
+                @if !draft.is_empty() {
+                    label for="draft" { "What you wrote" }
+                    textarea #draft name="draft" rows="3" dir="auto" { "\n" (draft) }
+                }
                 button type="submit" { (title) }
             }
         }
@@ -101,31 +117,44 @@ fn complaint(wrong: Option<&Failure>) -> Markup {
     html! { @if let Some(wrong) = wrong { p.wrong role="alert" { (wrong.message) } } }
 }
 
-/// The timeline of whoever is signed in; with the text of a post that was refused, and why.
-pub(crate) fn home(viewer: &Ticket, shown: &Timeline, is_first: bool, refused: Option<(&str, &Failure)>) -> Markup {
-    let text = refused.map_or("", |(text, _)| text);
+/// The timeline of whoever is signed in; with what was written and not posted, and why.
+pub(crate) fn home(viewer: &Ticket, shown: &Timeline, is_first: bool, draft: Draft<'_>) -> Markup {
     let contents = html! {
         h1.hidden { "Your timeline" }
-        @if is_first {
-            section.card.composer aria-label="Write a post" {
-                (disc(&viewer.name))
-                form action="/post" method="post" {
-                    (complaint(refused.map(|(_, failure)| failure)))
-                    input type="hidden" name="token" value=(viewer.form_token());
-                    label.hidden for="text" { "What is going on?" }
-                    // A new line first, as browsers leave out the first one in a text area.
-                    textarea #text name="text" rows="3" required dir="auto" placeholder="What is going on?" data-most=(POST_CHARS_MAX) aria-describedby="left" { "\n" (text) }
-                    div.composer-row {
-                        span #left.hint { "Up to " (POST_CHARS_MAX) " characters" }
-                        button type="submit" { "Post" }
-                    }
-                }
-            }
-        }
+        @if is_first { (composer(viewer, draft)) }
         p.hidden #news role="status" {}
         section #timeline aria-label="Posts" data-live[is_first] { (timeline(viewer, shown)) }
     };
     page("Your timeline", Some(viewer), &contents)
+}
+
+/// What was written and not posted, and why, where there is no timeline.
+pub(crate) fn write_again(viewer: &Ticket, draft: Draft<'_>) -> Markup {
+    let contents = html! {
+        h1.hidden { "Your post" }
+        (composer(viewer, draft))
+        p { a href="/" { "To your timeline" } }
+    };
+    page("Your post", Some(viewer), &contents)
+}
+
+fn composer(viewer: &Ticket, draft: Draft<'_>) -> Markup {
+    html! {
+        section.card.composer aria-label="Write a post" {
+            (disc(&viewer.name))
+            form action="/post" method="post" {
+                (complaint(draft.wrong))
+                input type="hidden" name="token" value=(viewer.form_token());
+                label.hidden for="text" { "What is going on?" }
+                // A new line first, as browsers leave out the first one in a text area.
+                textarea #text name="text" rows="3" required dir="auto" placeholder="What is going on?" data-most=(POST_CHARS_MAX) aria-describedby="left" { "\n" (draft.text) }
+                div.composer-row {
+                    span #left.hint { "Up to " (POST_CHARS_MAX) " characters" }
+                    button type="submit" { "Post" }
+                }
+            }
+        }
+    }
 }
 
 /// The posts of a timeline.
@@ -343,7 +372,8 @@ mod tests {
         let timeline = Timeline { posts: vec![shown], following: Vec::new(), has_more: false };
         let viewer = Ticket::draw(name("bob"));
         let failure = Failure::refused("</p><img src=x onerror=alert(1)>");
-        let page = home(&viewer, &timeline, true, Some(("</textarea><script>alert(2)</script>", &failure))).into_string();
+        let draft = Draft { text: "</textarea><script>alert(2)</script>", wrong: Some(&failure) };
+        let page = home(&viewer, &timeline, true, draft).into_string();
         // The one script is our own; no handler, no image but the mark.
         assert_eq!(page.matches("<script").count(), 1, "{page}");
         assert_eq!(page.matches("<img").count(), 1, "{page}");

@@ -13,6 +13,8 @@ pub async fn all(place: &Place) {
     who_signs_out_everywhere_is_signed_in_nowhere(site.address).await;
     a_deleted_post_is_gone_from_every_timeline(site.address).await;
     an_account_is_said_to_be_made_also_where_no_session_begins(place, site.address).await;
+    what_was_written_is_there_after_signing_in_again(site.address).await;
+    what_was_written_is_there_where_the_cluster_does_not_answer(place).await;
     what_failed_first_is_said_also_where_the_timeline_fails(place, site.address).await;
     site.stop().await;
 }
@@ -118,6 +120,44 @@ async fn an_account_is_said_to_be_made_also_where_no_session_begins(place: &Plac
     assert_eq!(ask(address, "/u/half_made", None, &[]).await.status, 200);
 }
 
+async fn what_was_written_is_there_after_signing_in_again(address: SocketAddr) {
+    let cookie = sign_up(address, "goes_on_writing").await;
+    let old = token(address, &cookie).await;
+    assert_eq!(ask(address, "/sign-out", Some(&format!("token={old}")), &[("cookie", &cookie)]).await.status, 303);
+    let lost = ask(address, "/post", Some(&format!("token={old}&text=long+%3Cb%3Ethought")), &[("cookie", &cookie)]).await;
+    assert!(lost.status == 401 && lost.body.contains("You are signed out, so nothing was posted"), "{}", lost.body);
+    let kept = |body: &str, name: &str| body.contains(&format!("name=\"{name}\"")) && body.contains("long &lt;b&gt;thought</textarea>");
+    assert!(kept(&lost.body, "draft") && lost.body.contains("action=\"/sign-in\"") && !lost.body.contains("/sign-out"), "{}", lost.body);
+    let again = async |password: &str| {
+        ask(address, "/sign-in", Some(&format!("name=goes_on_writing&password={password}&draft=long+%3Cb%3Ethought")), &[]).await
+    };
+    let wrong = again("wrong+horse").await;
+    assert!(wrong.status == 401 && kept(&wrong.body, "draft"), "{}", wrong.body);
+    let entered = again("correct+horse").await;
+    assert!(entered.status == 200 && kept(&entered.body, "text"), "{}", entered.body);
+    let cookie = entered.header("set-cookie").split(';').next().expect("a pair").to_owned();
+    assert!(!ask(address, "/u/goes_on_writing", None, &[]).await.body.contains("thought"), "it is for the user to post it");
+    // A form from before that is not posted, and its text is not lost either.
+    let stale = ask(address, "/post", Some(&format!("token={old}&text=long+%3Cb%3Ethought")), &[("cookie", &cookie)]).await;
+    assert!(stale.status == 403 && kept(&stale.body, "text"), "{}", stale.body);
+    let new = token(address, &cookie).await;
+    assert!(stale.body.contains(&new));
+    assert_eq!(ask(address, "/post", Some(&format!("token={new}&text=thought")), &[("cookie", &cookie)]).await.status, 303);
+    // Whatever else is asked for without a session is not done.
+    assert_eq!(ask(address, "/follow", Some(&format!("token={new}&user=careful")), &[]).await.status, 401);
+}
+
+async fn what_was_written_is_there_where_the_cluster_does_not_answer(place: &Place) {
+    let (site, client) = place.site_and_its_client().await;
+    let cookie = sign_up(site.address, "unheard").await;
+    let token = token(site.address, &cookie).await;
+    client.close().await;
+    let failed = ask(site.address, "/post", Some(&format!("token={token}&text=hear+me")), &[("cookie", &cookie)]).await;
+    assert!(failed.status == 503 && failed.body.contains("Nothing was done"), "{}", failed.body);
+    assert!(failed.body.contains("hear me</textarea>") && failed.body.contains(&token), "{}", failed.body);
+    site.stop().await;
+}
+
 async fn what_failed_first_is_said_also_where_the_timeline_fails(place: &Place, address: SocketAddr) {
     let cookie = sign_up(address, "unseen").await;
     let token = token(address, &cookie).await;
@@ -125,5 +165,6 @@ async fn what_failed_first_is_said_also_where_the_timeline_fails(place: &Place, 
     assert_eq!(ask(address, "/", None, &[("cookie", &cookie)]).await.status, 500);
     let refused = ask(address, "/post", Some(&format!("token={token}&text={}", "y".repeat(281))), &[("cookie", &cookie)]).await;
     assert!(refused.status == 422 && refused.body.contains("this one has 281"), "{}", refused.body);
+    assert!(refused.body.contains(&format!("{}</textarea>", "y".repeat(281))), "{}", refused.body);
     assert_eq!(ask(address, "/post", Some(&format!("token={token}&text=hello")), &[("cookie", &cookie)]).await.status, 303);
 }

@@ -43,6 +43,7 @@ pub async fn all(place: &Place) {
     a_page_behind_another_has_no_stream(&driver, one.address).await;
     a_second_press_sends_nothing(&driver, one.address).await;
     a_password_is_changed(&driver, one.address).await;
+    who_is_signed_out_is_told_so_and_loses_no_text(&driver, one.address).await;
     // A stream tells of the timeline as it begins, and ends with its server.
     let cookie = site::sign_up(other.address, "listens").await;
     let mut stream = site::stream(other.address, &cookie).await;
@@ -231,6 +232,30 @@ async fn a_password_is_changed(driver: &Driver, address: SocketAddr) {
     browser.fill("#new", "battery staple").await;
     browser.press_enter("#new").await;
     browser.wait_for("h1", "Your password is changed").await;
+    browser.close().await;
+}
+
+async fn who_is_signed_out_is_told_so_and_loses_no_text(driver: &Driver, address: SocketAddr) {
+    let browser = driver.browser(true).await;
+    browser.go(address, "/").await;
+    browser.sign_up("forgets").await;
+    browser.wait_until("the stream is open", "return document.querySelector('#timeline').dataset.live === 'open'").await;
+    browser.fill("#text", "A long thought").await;
+    let cookie = site::sign_in(address, "forgets").await;
+    let token = site::token(address, &cookie).await;
+    let out = site::ask(address, "/sign-out-everywhere", Some(&format!("token={token}")), &[("cookie", &cookie)]).await;
+    assert_eq!(out.status, 303);
+    browser.wait_for("#news", "You are signed out.").await;
+    assert_eq!(browser.run("return document.querySelector('#timeline').dataset.live").await, json!("signed-out"));
+    browser.picture("signed-out").await;
+    browser.click(".composer button").await;
+    browser.wait_for(".wrong", "What you wrote is kept here").await;
+    browser.fill("#name-current-password", "forgets").await;
+    browser.fill("#password-current-password", "correct horse").await;
+    browser.press_enter("#password-current-password").await;
+    browser.wait_until("it is there", "return document.querySelector('#text')?.value === 'A long thought'").await;
+    browser.click(".composer button").await;
+    browser.wait_for(".post-text", "A long thought").await;
     browser.close().await;
 }
 

@@ -63,7 +63,7 @@ impl Place {
 
     /// The site, served by a server of its own.
     pub async fn site(&self) -> Site {
-        self.site_behind(Behind::Nothing).await
+        self.site_and_its_client().await.0
     }
 
     /// The same, behind something.
@@ -73,12 +73,14 @@ impl Place {
 
     /// The same, with an application that is changed first.
     pub async fn site_with(&self, change: impl FnOnce(App) -> App, behind: Behind) -> Site {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("it listens");
-        let app = change(App::new(self.network().await, behind).expect("the system has randomness"));
-        let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(buzzer::serve(listener, app, async move { drop(stopped.await) }));
-        Site { address, stop, server }
+        Site::of(change(App::new(self.network().await, behind).expect("the system has randomness"))).await
+    }
+
+    /// The same, and its client, without which it has no cluster.
+    pub async fn site_and_its_client(&self) -> (Site, Client) {
+        let client = self.client().await;
+        let network = Network::new(client.clone(), Keys::under("buzzer"), Arc::new(Clock::default()));
+        (Site::of(App::new(network, Behind::Nothing).expect("the system has randomness")).await, client)
     }
 
     pub fn folder(&self) -> &Path {
@@ -94,6 +96,14 @@ pub struct Site {
 }
 
 impl Site {
+    async fn of(app: App) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("it listens");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(buzzer::serve(listener, app, async move { drop(stopped.await) }));
+        Self { address, stop, server }
+    }
+
     /// Tells it to stop, and waits until it has.
     pub async fn stop(self) {
         drop(self.stop);
