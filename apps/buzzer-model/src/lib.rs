@@ -23,7 +23,7 @@
 //! | delete a post | that it is there | one post | one |
 //! | follow, unfollow | count, edge, the other's account | count, and the edge at both users | one or two |
 //! | begin a session | account, sessions | one session, and those that are over | one |
-//! | change a password | account, sessions | account, and all sessions but one | one |
+//! | change a password | account, sessions | account, and all sessions: they end, and one begins | one |
 //! | timeline | the range of those followed, then the first rows of the posts of each | nothing | those of all of them |
 //!
 //! Posts stay with their author, and a timeline is put together when somebody looks: a post is one insertion, whoever follows, and a
@@ -45,7 +45,7 @@
 //! 5. *No post is lost or replaced.* A post's key has its time and 32 random bits, and is compared with *absent*: a second post of the same key would be
 //!    refused. Its author alone deletes it.
 //! 6. *No session outlasts its password.* Whoever begins a session has read in the same transaction that the account has the hash against which the
-//!    password was checked; whoever changes that hash ends in the same transaction all sessions but their own.
+//!    password was checked; whoever changes that hash ends in the same transaction all sessions, and begins their own anew.
 
 mod clock;
 mod name;

@@ -435,19 +435,27 @@ impl Network {
         self.list(user, "following", after).await
     }
 
-    /// Replaces a password's hash, if it is still `old_hash`, and ends all sessions but that under the digest `kept`, all in one transaction: no
-    /// session that the old password began outlasts it.
+    /// Replaces a password's hash, if it is still `old_hash`, ends all sessions, and begins one under `digest`, all in one transaction: no session that
+    /// the old password began outlasts it, and whoever has taken the secret of that in which it was changed has nothing any more.
     ///
     /// # Errors
     /// Any [`Error`] of the client's, and [`crate::Broken`] in one. After [`Error::OutcomeUnknown`] it may be the new one.
-    pub async fn change_password(&self, user: &Name, old_hash: &str, new_hash: &str, kept: &str) -> Result<Changed, Error> {
-        let (key, kept) = (&self.keys.account(user), &self.keys.session(user, kept));
+    pub async fn change_password(
+        &self,
+        user: &Name,
+        old_hash: &str,
+        new_hash: &str,
+        digest: &str,
+        session: Session,
+    ) -> Result<Changed, Error> {
+        let (key, begun) = (&self.keys.account(user), &self.keys.session(user, digest));
         let change = |txn: Transaction| async move {
             let (account, sessions) = try_join(txn.get(key.clone()), self.sessions(&txn, user)).await?;
             let account = account.map(|value| read_account(key, &value)).transpose()?;
             let Some(account) = account.filter(|account| account.password_hash == old_hash) else { return Ok(Changed::OtherPassword) };
             txn.put(key.clone(), account_value(account.joined, new_hash));
-            sessions.into_iter().filter(|(session, _)| session != kept).for_each(|(session, _)| txn.delete(session));
+            sessions.into_iter().for_each(|(session, _)| txn.delete(session));
+            txn.put(begun.clone(), text(&session.expires.to_string()));
             Ok(Changed::Now)
         };
         Ok(self.client.transact(change).await?.value)

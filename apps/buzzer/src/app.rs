@@ -163,8 +163,15 @@ async fn within(limit: Duration, method: &Method, answer: impl Future<Output = R
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let page = ASKING.try_with(|asking| pages::failure(&self, asking.as_ref().filter(|_| !self.is_signed_out())));
-        html(self.status, page.unwrap_or_else(|_| pages::failure(&self, None)))
+        let page = ASKING.try_with(|asking| self.page(asking.as_ref().filter(|_| !self.is_signed_out())));
+        page.unwrap_or_else(|_| self.page(None))
+    }
+}
+
+impl Failure {
+    /// A page that says it, with the bar of those who are signed in, or without.
+    fn page(&self, asking: Option<&Ticket>) -> Response {
+        html(self.status, pages::failure(self, asking))
     }
 }
 
@@ -196,16 +203,31 @@ impl Shared {
     }
 
     /// Begins a session of whoever showed the password with this hash, and sends the browser to its timeline; or shows that with what was to be posted.
-    async fn welcome(&self, name: Name, password_hash: &str, draft: &str) -> Answer {
+    async fn welcome(&self, headers: &HeaderMap, name: Name, password_hash: &str, draft: &str) -> Answer {
         let ticket = Ticket::draw(name);
         let session = Session { expires: now() + SESSION_SECONDS };
         match self.network.open_session(&ticket.name, password_hash, &ticket.digest(), now(), session).await? {
             Opened::Now => {}
             Opened::OtherPassword => return Err(Failure::wrong_password()),
         }
+        self.end_session_before(headers).await;
         let page =
             if draft.is_empty() { see("/") } else { self.write_on(&ticket, StatusCode::OK, Draft { text: draft, wrong: None }).await };
         with_cookie(page, &ticket.set_cookie(self.behind))
+    }
+
+    /// Ends the session in whose browser another one has begun: nobody would end it, as the browser forgets it.
+    async fn end_session_before(&self, headers: &HeaderMap) {
+        let end = async {
+            // A made-up cookie leaves no deleted key behind.
+            match self.viewer(headers).await? {
+                Some(before) => self.network.close_session(&before.name, &before.digest()).await.map_err(Failure::from),
+                None => Ok(()),
+            }
+        };
+        if let Err(failure) = end.await {
+            eprintln!("error: a session could not be ended: {}", failure.message);
+        }
     }
 
     /// The timeline with what was written and is not posted. Where there is no timeline, that comes alone.
@@ -330,7 +352,9 @@ async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
     };
     Ok(match made.await {
         // From here on the account is there, whatever fails.
-        Ok((name, hash)) => app.welcome(name, &hash, "").await.unwrap_or_else(|failure| sign_in_again(&written, &failure.only_made(), "")),
+        Ok((name, hash)) => {
+            app.welcome(&headers, name, &hash, "").await.unwrap_or_else(|failure| sign_in_again(&written, &failure.only_made(), ""))
+        }
         Err(failure) => {
             html(failure.status, pages::welcome(&Welcome { new_name: &written, wrong_new: Some(&failure), ..Welcome::default() }))
         }
@@ -349,7 +373,7 @@ async fn sign_in(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
         let name: Name = written.parse().map_err(|_| Failure::wrong_password())?;
         app.limits.sign_in(&name, app.source(&headers, from))?;
         match app.right_hash(&name, password).await? {
-            Some(hash) => app.welcome(name, &hash, &draft).await,
+            Some(hash) => app.welcome(&headers, name, &hash, &draft).await,
             None => Err(Failure::wrong_password()),
         }
     };
@@ -370,12 +394,23 @@ struct OfSession {
 
 async fn sign_out(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
     let token = filled(form)?.token;
-    // A session that has gone needs no end, and its cookie is worth nothing.
-    if let Some(viewer) = app.viewer(&headers).await? {
-        viewer.check(&token)?;
-        app.network.close_session(&viewer.name, &viewer.digest()).await?;
-    }
-    with_cookie(see("/"), &forget_cookie(app.behind))
+    let Some(ticket) = Ticket::read(&headers, app.behind) else { return with_cookie(see("/"), &forget_cookie(app.behind)) };
+    // Whether the form is ours says its token alone, so that the cluster need not answer for the browser to forget. Only of a session that has gone the form may be
+    // any: nothing is lost with it.
+    let is_ours = ticket.check(&token);
+    let ended = match app.viewer(&headers).await {
+        Ok(Some(viewer)) => {
+            is_ours?;
+            app.network.close_session(&viewer.name, &viewer.digest()).await.map_err(Failure::from)
+        }
+        Ok(None) => Ok(()),
+        Err(failure) => {
+            is_ours?;
+            Err(failure)
+        }
+    };
+    let page = ended.map_or_else(|failure| failure.only_forgotten().page(None), |()| see("/"));
+    with_cookie(page, &forget_cookie(app.behind))
 }
 
 async fn sign_out_everywhere(State(app): App_, headers: HeaderMap, form: Filled<OfSession>) -> Answer {
@@ -404,15 +439,16 @@ async fn change_password(State(app): App_, headers: HeaderMap, form: Filled<NewP
         let wrong = || Failure::refused("The old password is not right. Your password was not changed.");
         let old_hash = app.right_hash(&viewer.name, old).await?.ok_or_else(wrong)?;
         let new_hash = app.passwords.hash(new).await?;
-        match app.network.change_password(&viewer.name, &old_hash, &new_hash, &viewer.digest()).await? {
-            Changed::Now => Ok(()),
+        let (ticket, session) = (Ticket::draw(viewer.name.clone()), Session { expires: now() + SESSION_SECONDS });
+        match app.network.change_password(&viewer.name, &old_hash, &new_hash, &ticket.digest(), session).await? {
+            Changed::Now => Ok(ticket),
             Changed::OtherPassword => Err(wrong()),
         }
     };
-    Ok(match changed.await {
-        Ok(()) => html(StatusCode::OK, pages::password_changed(&viewer)),
-        Err(failure) => html(failure.status, pages::settings(&viewer, Some(&failure))),
-    })
+    match changed.await {
+        Ok(ticket) => with_cookie(html(StatusCode::OK, pages::password_changed(&ticket)), &ticket.set_cookie(app.behind)),
+        Err(failure) => Ok(html(failure.status, pages::settings(&viewer, Some(&failure)))),
+    }
 }
 
 async fn write(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, headers: HeaderMap, form: Filled<OfSession>) -> Answer {

@@ -44,6 +44,13 @@ impl Failure {
         self.status == StatusCode::UNAUTHORIZED
     }
 
+    /// The browser has forgotten its session, and the cluster may not have.
+    pub(crate) fn only_forgotten(self) -> Self {
+        let message = "This browser is signed out. The session could not be ended elsewhere, which matters only if somebody has copied it: in that case sign in again \
+                       later, and sign out everywhere under Settings.";
+        Self { message: message.to_owned(), ..self }
+    }
+
     /// What was written could not be posted, as nobody is signed in.
     pub(crate) fn signed_out_in_writing() -> Self {
         let message = "You are signed out, so nothing was posted. What you wrote is kept here: sign in, and post it then.";

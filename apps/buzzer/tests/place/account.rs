@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 
 use bezant_client::{Key, Operation, Value};
 
-use super::Place;
 use super::site::{ask, sign_up, token};
+use super::{Place, site};
 
 pub async fn all(place: &Place) {
     let site = place.site().await;
     a_new_password_ends_all_other_sessions(site.address).await;
+    who_signs_in_anew_leaves_no_session_behind(site.address).await;
+    who_signs_out_is_signed_out_also_where_the_cluster_does_not_answer(place).await;
     who_signs_out_everywhere_is_signed_in_nowhere(site.address).await;
     a_deleted_post_is_gone_from_every_timeline(site.address).await;
     an_account_is_said_to_be_made_also_where_no_session_begins(place, site.address).await;
@@ -50,7 +52,12 @@ async fn a_new_password_ends_all_other_sessions(address: SocketAddr) {
     assert!(is_signed_in(address, &elsewhere).await);
     let changed = change(&token, "correct+horse", "battery+staple").await;
     assert!(changed.status == 200 && changed.body.contains("Your password is changed"), "{}", changed.body);
-    assert!(is_signed_in(address, &cookie).await && !is_signed_in(address, &elsewhere).await);
+    let renewed = changed.header("set-cookie").split(';').next().expect("a pair").to_owned();
+    assert!(is_signed_in(address, &renewed).await && !is_signed_in(address, &cookie).await && !is_signed_in(address, &elsewhere).await);
+    let (cookie, token) = (renewed.clone(), site::token(address, &renewed).await);
+    let change = async |token: &str, old: &str, new: &str| {
+        ask(address, "/password", Some(&format!("token={token}&old={old}&new={new}")), &[("cookie", &cookie)]).await
+    };
     assert_eq!(sign_in(address, "careful", "correct+horse").await.0, 401);
     assert_eq!(sign_in(address, "careful", "battery+staple").await.0, 303);
     assert!(ask(address, "/u/careful", None, &[]).await.body.contains("Here since"), "it is the same account");
@@ -73,6 +80,34 @@ async fn who_signs_out_everywhere_is_signed_in_nowhere(address: SocketAddr) {
     assert!(!is_signed_in(address, &cookie).await && !is_signed_in(address, &elsewhere).await);
     assert!(is_signed_in(address, &bystander).await);
     assert_eq!(sign_in(address, "leaves_all", "correct+horse").await.0, 303);
+}
+
+async fn who_signs_in_anew_leaves_no_session_behind(address: SocketAddr) {
+    let before = sign_up(address, "returns").await;
+    let enter = async |path: &str, name: &str, password: &str, cookie: &str| {
+        ask(address, path, Some(&format!("name={name}&password={password}")), &[("cookie", cookie)]).await
+    };
+    assert_eq!(enter("/sign-in", "returns", "wrong+horse", &before).await.status, 401);
+    assert!(is_signed_in(address, &before).await, "who is not let in loses nothing");
+    let entered = enter("/sign-in", "returns", "correct+horse", &before).await;
+    let after = entered.header("set-cookie").split(';').next().expect("a pair").to_owned();
+    assert!(is_signed_in(address, &after).await && !is_signed_in(address, &before).await);
+    assert_eq!(enter("/sign-up", "returns_as_another", "correct+horse", &after).await.status, 303);
+    assert!(!is_signed_in(address, &after).await);
+}
+
+async fn who_signs_out_is_signed_out_also_where_the_cluster_does_not_answer(place: &Place) {
+    let (site, client) = place.site_and_its_client().await;
+    let cookie = sign_up(site.address, "leaves_a_ruin").await;
+    let token = site::token(site.address, &cookie).await;
+    client.close().await;
+    let out = async |token: &str| ask(site.address, "/sign-out", Some(&format!("token={token}")), &[("cookie", &cookie)]).await;
+    let left = out(&token).await;
+    assert!(left.status == 503 && left.header("set-cookie").contains("Max-Age=0"), "{}", left.status);
+    assert!(left.body.contains("This browser is signed out") && !left.body.contains("/sign-out"), "{}", left.body);
+    let foreign = out("00").await;
+    assert!(foreign.status == 403 && foreign.header("set-cookie").is_empty());
+    site.stop().await;
 }
 
 async fn a_deleted_post_is_gone_from_every_timeline(address: SocketAddr) {

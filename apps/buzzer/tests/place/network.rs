@@ -251,11 +251,14 @@ async fn no_session_outlasts_its_password([one, other]: &[Network; 2]) {
         assert_eq!(open(&users[0], "hash", digest).await, Opened::Now);
     }
     assert_eq!(open(&users[1], "hash", "aa").await, Opened::Now);
-    let change = async |old: &str, new: &str| other.change_password(&users[0], old, new, "bb").await.expect("committed");
+    let change = async |old: &str, new: &str| other.change_password(&users[0], old, new, "ee", session).await.expect("committed");
     assert_eq!(change("wrong hash", "new hash").await, Changed::OtherPassword);
     assert!(lasts(&users[0], "aa").await);
     assert_eq!(change("hash", "new hash").await, Changed::Now);
-    assert!(lasts(&users[0], "bb").await && !lasts(&users[0], "aa").await && !lasts(&users[0], "cc").await);
+    assert!(lasts(&users[0], "ee").await, "the browser in which it was changed has a session");
+    for gone in ["aa", "bb", "cc"] {
+        assert!(!lasts(&users[0], gone).await, "{gone}");
+    }
     assert!(lasts(&users[1], "aa").await);
     // Whoever was let in by the old password while it was changed comes too late.
     assert_eq!(open(&users[0], "hash", "dd").await, Opened::OtherPassword);
@@ -264,5 +267,5 @@ async fn no_session_outlasts_its_password([one, other]: &[Network; 2]) {
     let account = one.account(&users[0]).await.expect("read").expect("it is there");
     assert_eq!((account.joined, account.password_hash.as_str()), (5, "new hash"));
     one.close_sessions(&users[0]).await.expect("committed");
-    assert!(!lasts(&users[0], "bb").await && !lasts(&users[0], "dd").await && lasts(&users[1], "aa").await);
+    assert!(!lasts(&users[0], "ee").await && !lasts(&users[0], "dd").await && lasts(&users[1], "aa").await);
 }
