@@ -202,6 +202,16 @@ impl Shared {
         Ok(hash.filter(|_| is_right))
     }
 
+    /// The same where somebody signs in, under the limits of that.
+    async fn let_in(&self, name: &Name, password: String, from: Source) -> Result<Option<String>, Failure> {
+        self.limits.password_of(name, from)?;
+        let hash = self.right_hash(name, password).await?;
+        if hash.is_some() {
+            self.limits.password_was_right(name, from);
+        }
+        Ok(hash)
+    }
+
     /// Begins a session of whoever showed the password with this hash, and sends the browser to its timeline; or shows that with what was to be posted.
     async fn welcome(&self, headers: &HeaderMap, name: Name, password_hash: &str, draft: &str) -> Answer {
         let ticket = Ticket::draw(name);
@@ -340,7 +350,7 @@ async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
         let source = app.source(&headers, from);
         app.limits.form_with_password(source)?;
         app.limits.sign_up(source)?;
-        let hash = app.passwords.hash(password).await.inspect_err(|_| app.limits.sign_up_failed(source))?;
+        let hash = app.passwords.hash(password, &name).await.inspect_err(|_| app.limits.sign_up_failed(source))?;
         // Where it failed, the account may be there, and counts.
         match app.network.create_account(&name, now(), &hash).await? {
             Created::Now => Ok((name, hash)),
@@ -371,8 +381,9 @@ async fn sign_in(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
     let entered = async {
         // What cannot be a name is nobody's, which is known without a look, and so is neither counted nor hashed.
         let name: Name = written.parse().map_err(|_| Failure::wrong_password())?;
-        app.limits.sign_in(&name, app.source(&headers, from))?;
-        match app.right_hash(&name, password).await? {
+        let source = app.source(&headers, from);
+        app.limits.form_with_password(source)?;
+        match app.let_in(&name, password, source).await? {
             Some(hash) => app.welcome(&headers, name, &hash, &draft).await,
             None => Err(Failure::wrong_password()),
         }
@@ -438,7 +449,7 @@ async fn change_password(State(app): App_, headers: HeaderMap, form: Filled<NewP
         app.limits.password_change(&viewer.name)?;
         let wrong = || Failure::refused("The old password is not right. Your password was not changed.");
         let old_hash = app.right_hash(&viewer.name, old).await?.ok_or_else(wrong)?;
-        let new_hash = app.passwords.hash(new).await?;
+        let new_hash = app.passwords.hash(new, &viewer.name).await?;
         let (ticket, session) = (Ticket::draw(viewer.name.clone()), Session { expires: now() + SESSION_SECONDS });
         match app.network.change_password(&viewer.name, &old_hash, &new_hash, &ticket.digest(), session).await? {
             Changed::Now => Ok(ticket),

@@ -6,9 +6,12 @@ use crate::failure::Failure;
 use crate::guard::{HOUR, MINUTE, RateLimit, SourceLimit};
 use crate::source::Source;
 
-/// How often those of one subnet may try to sign in or up in a minute, and a name be tried: each try costs a hash.
+/// How often those of one subnet may try to sign in or up in a minute: each try costs a hash.
 const SIGN_INS_OF_SUBNET: u32 = 30;
-const SIGN_INS_OF_NAME: u32 = 10;
+/// How many wrong passwords may be tried for one name in a minute from one subnet, and from all together. The second is far more, so that it takes several
+/// networks to keep somebody from signing in.
+const WRONG_OF_NAME_AND_SUBNET: u32 = 10;
+const WRONG_OF_NAME: u32 = 100;
 /// How many accounts those of one subnet may make in an hour. Limits by account are worth as much as accounts are few.
 const SIGN_UPS_OF_SUBNET: u32 = 20;
 /// How many posts, deletions, follows and unfollows a user may ask for in a minute, and all users of one subnet.
@@ -22,7 +25,8 @@ const PASSWORD_CHANGES_OF_USER: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Limits {
     sign_ins_of_source: SourceLimit<()>,
-    sign_ins_of_name: RateLimit<Name>,
+    wrong_of_name_and_source: SourceLimit<Name>,
+    wrong_of_name: RateLimit<Name>,
     sign_ups_of_source: SourceLimit<()>,
     changes_of_user: RateLimit<Name>,
     changes_of_source: SourceLimit<()>,
@@ -33,7 +37,8 @@ impl Limits {
     pub(crate) fn new() -> Self {
         Self {
             sign_ins_of_source: SourceLimit::new(SIGN_INS_OF_SUBNET, MINUTE),
-            sign_ins_of_name: RateLimit::new(SIGN_INS_OF_NAME, MINUTE),
+            wrong_of_name_and_source: SourceLimit::new(WRONG_OF_NAME_AND_SUBNET, MINUTE),
+            wrong_of_name: RateLimit::new(WRONG_OF_NAME, MINUTE),
             sign_ups_of_source: SourceLimit::new(SIGN_UPS_OF_SUBNET, HOUR),
             changes_of_user: RateLimit::new(CHANGES_OF_USER, MINUTE),
             changes_of_source: SourceLimit::new(CHANGES_OF_SUBNET, MINUTE),
@@ -41,10 +46,16 @@ impl Limits {
         }
     }
 
-    /// Counts a try to sign in.
-    pub(crate) fn sign_in(&self, name: &Name, from: Source) -> Result<(), Failure> {
-        self.form_with_password(from)?;
-        self.sign_ins_of_name.admit(name.clone()).map_err(too_many_sign_ins)
+    /// Counts a password that is about to be checked as a wrong one, so that many at once are not more than may be.
+    pub(crate) fn password_of(&self, name: &Name, from: Source) -> Result<(), Failure> {
+        self.wrong_of_name_and_source.admit(name.clone(), from).map_err(too_many_sign_ins)?;
+        self.wrong_of_name.admit(name.clone()).map_err(too_many_sign_ins)
+    }
+
+    /// It was the right one.
+    pub(crate) fn password_was_right(&self, name: &Name, from: Source) {
+        self.wrong_of_name_and_source.give_back(name.clone(), from);
+        self.wrong_of_name.give_back(name);
     }
 
     /// Counts a form to sign in or up.
@@ -103,6 +114,22 @@ mod tests {
         }
         assert!(limits.change(&name("user4"), at(1)).is_err(), "a fifth account finds the network's changes used up");
         assert!(limits.change(&name("user5"), at(2)).is_ok());
+    }
+
+    #[test]
+    fn who_tries_a_name_from_one_network_keeps_nobody_else_from_it() {
+        let limits = Limits::new();
+        let (ann, wrong) = (name("ann"), |from: u8| limits.password_of(&name("ann"), at(from)));
+        for _ in 0..1_000 {
+            assert!(wrong(1).is_ok());
+            limits.password_was_right(&ann, at(1));
+        }
+        assert!((0..WRONG_OF_NAME_AND_SUBNET).all(|_| wrong(1).is_ok()) && wrong(1).is_err(), "only wrong ones count");
+        assert!(limits.password_of(&name("bob"), at(1)).is_ok(), "other names are others");
+        for from in 2..=10 {
+            assert!((0..WRONG_OF_NAME_AND_SUBNET).all(|_| wrong(from).is_ok()), "{from}");
+        }
+        assert!(wrong(11).is_err(), "all networks together guess slowly, too");
     }
 
     #[test]

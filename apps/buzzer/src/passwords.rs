@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use argon2::{Argon2, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
+use buzzer_model::Name;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -13,6 +14,12 @@ use crate::failure::Failure;
 pub(crate) const PASSWORD_CHARS_MIN: usize = 8;
 /// The longest, in bytes.
 pub(crate) const PASSWORD_BYTES_MAX: usize = 256;
+/// The commonest passwords of that length, by what was found in stolen lists, in small letters.
+const COMMONEST: &str = "0123456789 0987654321 12341234 12344321 123123123 12345678 123456789 1234567890 123456789a 1234qwer 1q2w3e4r 1q2w3e4r5t \
+    1qaz2wsx 1qazxsw2 87654321 987654321 a1234567 a12345678 aa123456 aa12345678 abc12345 abcd1234 abcdefgh admin123 \
+    administrator asdfasdf asdfghjk asdfghjkl asdf1234 baseball changeme charlie1 computer football iloveyou iloveyou1 \
+    jennifer letmein1 liverpool michelle p@ssw0rd pa55word passw0rd password password1 password12 password123 princess \
+    princess1 q1w2e3r4 qwer1234 qwerty12 qwerty123 qwertyui qwertyuiop sunshine superman trustno1 welcome1 zxcvbnm1";
 /// How many are hashed at a time. Each takes 19 MiB of memory and some tens of milliseconds of a core, on purpose.
 const HASHED_AT_ONCE: usize = 2;
 /// How long somebody waits for a turn.
@@ -34,12 +41,15 @@ impl Passwords {
         Ok(Self { turns: Arc::new(Semaphore::new(HASHED_AT_ONCE)), nobodys })
     }
 
-    /// The hash of a new password, which is checked for its length.
-    pub(crate) async fn hash(&self, password: String) -> Result<String, Failure> {
+    /// The hash of a new password of this user's, which must not be too short, nor among those that are guessed first.
+    pub(crate) async fn hash(&self, password: String, user: &Name) -> Result<String, Failure> {
         if password.chars().count() < PASSWORD_CHARS_MIN || password.len() > PASSWORD_BYTES_MAX {
             return Err(Failure::refused(format!(
                 "A password has at least {PASSWORD_CHARS_MIN} characters, and at most {PASSWORD_BYTES_MAX} bytes."
             )));
+        }
+        if is_guessed_first(&password, user) {
+            return Err(Failure::refused("This password is among the first that others would try. Choose another."));
         }
         self.work(move || hash(password.as_bytes()))
             .await?
@@ -70,6 +80,14 @@ impl Passwords {
     }
 }
 
+/// Whether it is the user's own name, one letter again and again, or one of the commonest passwords.
+fn is_guessed_first(password: &str, user: &Name) -> bool {
+    let lower = password.to_lowercase();
+    let mut letters = lower.chars();
+    let first = letters.next();
+    lower == user.as_str() || COMMONEST.split(' ').any(|common| common == lower) || letters.all(|letter| Some(letter) == first)
+}
+
 fn hash(password: &[u8]) -> Result<String, argon2::password_hash::Error> {
     Ok(Argon2::default().hash_password(password)?.to_string())
 }
@@ -81,16 +99,21 @@ mod tests {
     #[tokio::test]
     async fn only_the_right_password_of_somebody_is_right() {
         let passwords = Passwords::new().expect("the system has randomness");
-        let hash = passwords.hash("correct horse".to_owned()).await.expect("long enough");
+        let ann = &"annabella".parse().expect("a name");
+        let hash = passwords.hash("correct horse".to_owned(), ann).await.expect("long enough");
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$") && !hash.contains("horse"), "{hash}");
-        assert_ne!(passwords.hash("correct horse".to_owned()).await.expect("long enough"), hash, "each has its own salt");
+        assert_ne!(passwords.hash("correct horse".to_owned(), ann).await.expect("long enough"), hash, "each has its own salt");
         assert!(passwords.is_right("correct horse".to_owned(), Some(hash.clone())).await.expect("checked"));
         for (wrong, hash) in [("correct horsf", Some(hash.clone())), ("", Some(hash)), ("correct horse", None), (&"x".repeat(300), None)] {
             assert!(!passwords.is_right(wrong.to_owned(), hash).await.expect("checked"), "{wrong}");
         }
         assert!(passwords.is_right("correct horse".to_owned(), Some("no hash".to_owned())).await.is_err());
         for wrong in ["short".to_owned(), "x".repeat(257)] {
-            assert!(passwords.hash(wrong).await.is_err());
+            assert!(passwords.hash(wrong, ann).await.is_err());
+        }
+        for guessed in COMMONEST.split(' ').chain(["Annabella", "PassWord1", "xxxxxxxxxxxx", "ßßßßßßßß"]) {
+            let refused = passwords.hash(guessed.to_owned(), ann).await.expect_err(guessed);
+            assert!(refused.message.contains("among the first"), "{guessed}: {}", refused.message);
         }
     }
 }
