@@ -22,6 +22,9 @@ pub const WATCHED_BYTES_OF_ALL_MAX: usize = 1 << 30;
 pub const WATCH_BYTES: usize = 128;
 /// The most bytes of names that one answer lists. Whoever asks for more is refused.
 pub const NAMES_BYTES_MAX: usize = 32 << 20;
+/// The most nodes below one that are counted for a client, as they are looked at one by one: some tenths of a second. Whoever asks for more is
+/// refused. Those below the root are known without that.
+pub const DESCENDANTS_MAX: usize = 1 << 17;
 /// With so many bytes of answers a turn takes no more of what clients ask: the rest waits for the next.
 pub const TURN_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// And when it has looked at so many nodes and names, or changed them.

@@ -4,7 +4,7 @@ use jute::permissions::{ADMIN, READ};
 use jute::{Acl, Answer, ErrorCode, Id, Operation, OperationResult, ReadOperation, Request};
 
 use crate::acl;
-use crate::limits::{MULTI_READ_BYTES_MAX, NAMES_BYTES_MAX};
+use crate::limits::{DESCENDANTS_MAX, MULTI_READ_BYTES_MAX, NAMES_BYTES_MAX};
 use crate::node::{Data, Node, Part};
 use crate::path::{ROOT, split};
 use crate::prepare::Proposal;
@@ -132,9 +132,11 @@ impl State {
         Ok(Answer::Acl { acl: node.acl.iter().map(shown).collect(), stat: node.stat() })
     }
 
-    /// How many nodes there are below `path`, and how many were looked at for that.
-    pub(crate) fn descendants(&self, path: &str, who: &[Id]) -> Result<(Answer, usize), ErrorCode> {
-        self.readable(path, who)?;
+    /// How many nodes there are below `path`, unless they are too many to be counted in one step, and how many were looked at for that.
+    pub(crate) fn descendants(&self, path: &str, who: &[Id]) -> (Read, usize) {
+        if let Err(code) = self.readable(path, who) {
+            return (Err(code), 1);
+        }
         let (mut count, mut looked_at) = (0, 0);
         if path == ROOT {
             count = self.nodes.len() - 1;
@@ -144,10 +146,13 @@ impl State {
                 let Some(node) = self.nodes.get(&next) else { continue };
                 count += node.children.len();
                 looked_at += 1;
+                if count > DESCENDANTS_MAX {
+                    return (Err(ErrorCode::MarshallingError), looked_at);
+                }
                 unseen.extend(node.children.names().map(|name| format!("{next}/{name}")));
             }
         }
-        Ok((Answer::Count(i32::try_from(count).unwrap_or(i32::MAX)), looked_at))
+        (Ok(Answer::Count(i32::try_from(count).unwrap_or(i32::MAX))), looked_at)
     }
 
     pub(crate) fn ephemerals(&self, session: i64, prefix: &str) -> Read {

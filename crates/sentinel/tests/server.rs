@@ -562,6 +562,23 @@ fn names_that_are_more_than_an_answer_may_hold_are_refused() {
 }
 
 #[test]
+fn descendants_are_counted_up_to_so_many() {
+    let mut bench = Bench::on(State::new(Profile::Off, 1));
+    let ann = bench.client();
+    bench.create(ann, "/a", Persistent).expect("it is new");
+    let at_once = 4_096;
+    for batch in 0..sentinel::limits::DESCENDANTS_MAX / at_once {
+        let many = (0..at_once).map(|number| Operation::Create(operation(&format!("/a/{batch}-{number}"), Persistent, false)));
+        bench.ask(ann, Request::Multi(many.collect())).expect("it fits");
+    }
+    let count = |bench: &mut Bench, path: &str| bench.ask(ann, Request::GetAllChildrenNumber { path: path.into() });
+    assert_eq!(count(&mut bench, "/a"), Ok(Answer::Count(1 << 17)));
+    bench.create(ann, "/a/more", Persistent).expect("it is new");
+    assert_eq!(count(&mut bench, "/a"), Err(ErrorCode::MarshallingError));
+    assert!(matches!(count(&mut bench, "/"), Ok(Answer::Count(_))), "how many there are in all is known");
+}
+
+#[test]
 fn who_shows_more_than_is_kept_is_told_so() {
     let mut bench = Bench::new();
     let (ann, bob) = (bench.client(), bench.client());

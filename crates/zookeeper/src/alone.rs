@@ -4,17 +4,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-use jute::Request;
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use sentinel::{Fields, Input as Asked, Latency, Now, Outbox, Server};
 
 use crate::Config;
 use crate::clients::Told;
-use crate::connection::{Counters, Event};
+use crate::connection::{Batch, Counters, Event};
 use crate::core::{StartError, drawn, measured, ms_since, now_of, server, time_of, wall_ms};
 use crate::limits::{SCRUB_EVERY, TURN_MAX};
 use crate::measure::Walks;
 use crate::storage::{OpenError, Storage};
+use crate::waiting::writes;
 use crate::{drill, evidence};
 
 /// The server and all that it owns.
@@ -30,7 +30,7 @@ pub(crate) struct Alone {
     counters: Arc<Counters>,
     walks: Walks,
     /// What is left of a batch: the turn has done enough.
-    rest: Option<Event>,
+    rest: Option<Batch>,
     /// Whether clients have sent more than this turn takes.
     is_behind: bool,
     /// Since when no turn took all that clients had sent.
@@ -95,8 +95,8 @@ impl Alone {
         self.rest.is_none() && self.server.may_do_more()
     }
 
-    /// What is left of a batch, for the next turn, before all else.
-    pub(crate) fn take_rest(&mut self) -> Option<Event> {
+    /// What is left of a batch, for a later turn.
+    pub(crate) fn take_rest(&mut self) -> Option<Batch> {
         self.rest.take()
     }
 
@@ -118,7 +118,7 @@ impl Alone {
     fn take(&mut self, now: Now, event: Event, outbox: &mut OutboxOf<Self>) {
         match event {
             Event::Opened { connection, peer, .. } => self.server.step(now, Asked::Opened { connection, peer }, &mut self.outbox),
-            Event::Inputs(inputs, arrived, counted) => {
+            Event::Inputs(Batch { connection, inputs, arrived, counted }) => {
                 let mut inputs = inputs.into_iter();
                 while self.server.may_do_more()
                     && let Some(input) = inputs.next()
@@ -133,9 +133,9 @@ impl Alone {
                     }
                     self.server.step(now, input, &mut self.outbox);
                 }
-                let rest: Vec<Asked> = inputs.collect();
-                if !rest.is_empty() {
-                    self.rest = Some(Event::Inputs(rest, arrived, counted));
+                let inputs: Vec<Asked> = inputs.collect();
+                if !inputs.is_empty() {
+                    self.rest = Some(Batch { connection, inputs, arrived, counted });
                 }
             }
             Event::Command { name, answer } => {
@@ -243,19 +243,6 @@ impl Durable for Alone {
         }
         Ok(())
     }
-}
-
-/// Whether a request becomes a transaction.
-fn writes(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Create(_)
-            | Request::Delete { .. }
-            | Request::SetData { .. }
-            | Request::SetAcl { .. }
-            | Request::Multi(_)
-            | Request::CloseSession
-    )
 }
 
 #[cfg(test)]

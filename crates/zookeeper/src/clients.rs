@@ -46,8 +46,14 @@ impl Clients {
         match event {
             Event::Opened { connection, outgoing, .. } => drop(self.connected.insert(*connection, outgoing.clone())),
             Event::Closed(connection) => drop(self.connected.remove(connection)),
-            Event::Inputs(..) | Event::Command { .. } | Event::Drill { .. } => {}
+            Event::Inputs(_) | Event::Command { .. } | Event::Drill { .. } => {}
         }
+    }
+
+    /// Whether an event is of a client that was given up: it would hear no answer, and is about to be gone.
+    pub(crate) fn has_given_up(&self, event: &Event) -> bool {
+        let Event::Inputs(batch) = event else { return false };
+        self.connected.get(&batch.connection).is_some_and(|client| client.is_given_up())
     }
 
     /// Hands on what may be said. Whoever it is for may be gone.

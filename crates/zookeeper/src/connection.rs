@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::limits::{
-    ANSWER_TIMEOUT, BATCH_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT, READ_BYTES, UNSENT_BYTES_MAX,
-    UNSENT_BYTES_SOFT_MAX,
+    ANSWER_TIMEOUT, BATCH_MAX, BATCHES_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT, READ_BYTES,
+    UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX,
 };
 
 /// What an order for a drill begins with.
@@ -27,14 +27,23 @@ pub(crate) const DRILL: [u8; 4] = *b"dril";
 pub(crate) enum Event {
     /// A client is there. What is for it goes to its [`Outgoing`].
     Opened { connection: ConnectionId, peer: Peer, outgoing: Arc<Outgoing> },
-    /// Inputs, in the order in which they came, and when they arrived; their bytes count as waiting until the core has taken them.
-    Inputs(Vec<Input>, Instant, OwnedSemaphorePermit),
+    /// What a client asks.
+    Inputs(Batch),
     /// An operator's command. Whoever asks may not wait for the answer any more.
     Command { name: String, answer: SyncSender<Option<Fields>> },
     /// What is to be damaged, for a drill.
     Drill { connection: ConnectionId, order: String },
     /// The connection is no more.
     Closed(ConnectionId),
+}
+
+/// Inputs of one connection, in the order in which they came.
+pub(crate) struct Batch {
+    pub(crate) connection: ConnectionId,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) arrived: Instant,
+    /// As long as it waits, its bytes count, and it is one of so many batches of its connection.
+    pub(crate) counted: Vec<OwnedSemaphorePermit>,
 }
 
 /// What is to be sent to a client. The core puts bytes there and never waits.
@@ -85,9 +94,14 @@ impl Outgoing {
         self.close();
     }
 
+    /// Whether the client is sent nothing more, as it does not read.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_dead.load(Ordering::Acquire)
+    }
+
     /// How many bytes wait for the client to read; none that it will not be sent any more.
     pub(crate) fn unsent(&self) -> usize {
-        if self.is_dead.load(Ordering::Acquire) { 0 } else { self.unsent.load(Ordering::Acquire) }
+        if self.is_given_up() { 0 } else { self.unsent.load(Ordering::Acquire) }
     }
 
     fn take(&self) -> Vec<u8> {
@@ -167,12 +181,14 @@ async fn serve(reader: impl AsyncRead + Unpin, writer: impl AsyncWrite + Unpin, 
 /// Reads frames until there are no more, or one makes no sense.
 async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &Core, outgoing: &Outgoing) {
     let mut reader = BufReader::with_capacity(READ_BYTES, reader);
+    let batches = Arc::new(Semaphore::new(BATCHES_MAX));
+    let give = async |inputs, bytes| give(core, connection, &batches, inputs, bytes).await;
     let mut head = [0; 4];
     if !matches!(timeout(FRAME_TIMEOUT, reader.read_exact(&mut head)).await, Ok(Ok(_))) {
         return;
     }
     if Server::is_word(head) {
-        give(core, vec![Input::Word { connection, word: head }], 4).await;
+        give(vec![Input::Word { connection, word: head }], 4).await;
         return answered().await;
     }
     if head == DRILL {
@@ -180,7 +196,7 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &C
     }
     let Ok(body) = read_body(&mut reader, head, core.frame_bytes_max).await else { return };
     let Ok(request) = ConnectRequest::decode(&body) else { return };
-    give(core, vec![Input::Connect { connection, request }], body.len()).await;
+    give(vec![Input::Connect { connection, request }], body.len()).await;
     loop {
         while outgoing.unsent.load(Ordering::Acquire) > UNSENT_BYTES_SOFT_MAX {
             outgoing.drained.notified().await;
@@ -202,7 +218,7 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &C
             reader.consume(4 + length);
             bytes += length;
         }
-        give(core, inputs, bytes).await;
+        give(inputs, bytes).await;
     }
 }
 
@@ -245,13 +261,15 @@ async fn read_body(reader: &mut BufReader<impl AsyncRead + Unpin>, head: [u8; 4]
     }
 }
 
-/// Gives the core inputs, once there is room for them.
-async fn give(core: &Core, inputs: Vec<Input>, bytes: usize) {
+/// Gives the core inputs, once there is room for them, of this connection and of all.
+async fn give(core: &Core, connection: ConnectionId, batches: &Arc<Semaphore>, inputs: Vec<Input>, bytes: usize) {
     let permits = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
+    let Ok(batch) = batches.clone().acquire_owned().await else { return };
     let Ok(permit) = core.waiting.clone().acquire_many_owned(permits).await else { return };
     // The core has stopped if it does not take this.
     core.counters.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    let _ = core.events.send(Event::Inputs(inputs, Instant::now(), permit)).await;
+    let batch = Batch { connection, inputs, arrived: Instant::now(), counted: vec![permit, batch] };
+    let _ = core.events.send(Event::Inputs(batch)).await;
 }
 
 /// Sends what there is, until the connection is to be closed.
@@ -294,5 +312,55 @@ async fn dead(outgoing: &Outgoing) {
     while !outgoing.is_dead.load(Ordering::Acquire) && !is_last {
         is_last = outgoing.is_closing.load(Ordering::Acquire);
         tokio::time::sleep(GOODBYE_TIMEOUT).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jute::Request;
+
+    use super::*;
+
+    fn core(events: mpsc::Sender<Event>) -> Core {
+        Core { events, waiting: Arc::new(Semaphore::new(1 << 20)), frame_bytes_max: 1 << 20, counters: Arc::default() }
+    }
+
+    fn frame(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut body = Vec::new();
+        encode(&mut body);
+        let length = u32::try_from(body.len()).expect("it is short");
+        [&length.to_be_bytes()[..], &body].concat()
+    }
+
+    fn connect() -> Vec<u8> {
+        let request = ConnectRequest { timeout_ms: 10_000, password: vec![0; 16], ..ConnectRequest::default() };
+        frame(|out| request.encode(out))
+    }
+
+    #[tokio::test]
+    async fn so_many_batches_of_a_connection_wait_for_the_core_and_the_rest_in_its_socket() {
+        let ping = frame(|out| Numbered { xid: -2, request: Request::Ping }.encode(out));
+        let sent = [connect(), ping.repeat(BATCH_MAX * 100)].concat();
+        let (events, mut taken) = mpsc::channel(1_000);
+        let (core, outgoing) = (core(events), Outgoing::default());
+        let mut reading = Box::pin(read(&sent[..], ConnectionId(1), &core, &outgoing));
+        // It goes as far as it can: whatever it waits for, nothing comes of waiting longer.
+        for _ in 0..1_000 {
+            assert!(std::future::poll_fn(|context| std::task::Poll::Ready(reading.as_mut().poll(context).is_pending())).await);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(taken.len(), BATCHES_MAX);
+        // Each that the core has taken makes room for another one.
+        let counted = |event: Event| if let Event::Inputs(batch) = event { batch.inputs.len() } else { 0 };
+        let mut inputs = 0;
+        loop {
+            tokio::select! {
+                biased;
+                Some(event) = taken.recv() => inputs += counted(event),
+                () = &mut reading => break,
+            }
+        }
+        inputs += std::iter::from_fn(|| taken.try_recv().ok()).map(counted).sum::<usize>();
+        assert_eq!(inputs, 1 + BATCH_MAX * 100, "all is asked in the end");
     }
 }

@@ -1,7 +1,7 @@
 //! A server that runs: its sockets, and what drives its machine (`alone.rs`, or `member.rs` where there are others), on a thread of its own or as a
 //! task beside the sockets.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -27,12 +27,13 @@ use crate::admin;
 use crate::alone::Alone;
 use crate::clients::Clients;
 use crate::connection::{self, Core, Counters, Event};
-use crate::limits::{LAST_WORDS_TIMEOUT, TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use crate::limits::{LAST_WORDS_TIMEOUT, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_BYTES_MAX, WAITING_MAX};
 use crate::measure::{Walks, open_files_max};
 use crate::member::{MemberDriver, Others};
 use crate::peers::PeersError;
 use crate::storage::OpenError;
 use crate::tls::TlsError;
+use crate::waiting::Waiting;
 
 /// How long a server sleeps that has nothing to do at any time.
 const FOREVER: Duration = Duration::from_secs(3_600);
@@ -334,8 +335,8 @@ pub(crate) async fn last_words(are_sent: impl Fn() -> bool) {
 struct Driver {
     turns: Turns<Alone>,
     clients: Clients,
-    /// What clients asked that waits for the next turn.
-    waiting: VecDeque<Event>,
+    /// What clients asked that waits for its turn.
+    waiting: Waiting,
     started: Instant,
 }
 
@@ -345,26 +346,27 @@ impl Driver {
         let machine = Alone::open(config, counters, time_since(started))?;
         let me = Party::Replica(ReplicaId { shard: ShardId(0), index: 0 });
         let turns = Turns::new(machine, me, Bounds::default());
-        Ok(Self { turns, clients: Clients::default(), waiting: VecDeque::new(), started })
+        Ok(Self { turns, clients: Clients::default(), waiting: Waiting::default(), started })
     }
 
     async fn turns(&mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
         let mut events = Vec::with_capacity(TURN_MAX);
         loop {
+            let room = WAITING_AT_CORE_MAX.saturating_sub(self.waiting.len()).min(WAITING_MAX);
             let wait = sleep_for(self.turns.wakes_at(), time_since(self.started));
             let goes_on = !self.waiting.is_empty();
             tokio::select! {
                 biased;
                 _ = &mut stopping => return Ok(()),
-                () = std::future::ready(()), if goes_on => {}
-                count = inbox.recv_many(&mut events, TURN_MAX) => {
+                count = inbox.recv_many(&mut events, room), if room > 0 => {
                     if count == 0 {
                         return Ok(());
                     }
                 }
+                () = std::future::ready(()), if goes_on => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            self.waiting.extend(events.drain(..));
+            events.drain(..).for_each(|event| self.waiting.push(event));
             self.turn(!inbox.is_empty())?;
             // Others of this thread have their turn.
             tokio::task::yield_now().await;
@@ -374,20 +376,25 @@ impl Driver {
     /// Takes a turn. `is_behind` says whether more has come than it is given.
     fn turn(&mut self, is_behind: bool) -> Result<(), StartError> {
         let now = time_since(self.started);
-        self.turns.machine_mut().note_behind(is_behind);
+        self.turns.machine_mut().note_behind(is_behind || self.waiting.len() > TURN_MAX);
         let mut turn = self.turns.begin(now);
-        while turn.machine().may_take()
-            && let Some(event) = self.waiting.pop_front()
+        let mut taken = 0;
+        while taken < TURN_MAX
+            && turn.machine().may_take()
+            && let Some(event) = self.waiting.pop()
         {
+            if self.clients.has_given_up(&event) {
+                continue;
+            }
             self.clients.note(&event);
             turn.step(now, TurnInput::Command(event));
+            taken += 1;
         }
         let said = turn.stepped(now).persist()?.sign(&mut NoSigner);
         said.events.drain(..).for_each(|told| self.clients.tell(told));
         drop(said);
-        // It was there before all that waits.
         if let Some(rest) = self.turns.machine_mut().take_rest() {
-            self.waiting.push_front(rest);
+            self.waiting.push_rest(rest);
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ mod repair;
 mod replica;
 mod storage;
 mod tls;
+mod waiting;
 
 pub use audit::{Audit, Finding, audit_offline};
 pub use config::{AdminConfig, Config, ConfigError, EnsembleConfig, ServerConfig};

@@ -12,9 +12,13 @@ pub const WAITING_BYTES_MAX: usize = 64 << 20;
 pub const BATCH_MAX: usize = 32;
 /// How many bytes are read from a connection at once.
 pub const READ_BYTES: usize = 32 << 10;
-/// How many such batches wait for the core, of all connections.
+/// How many such batches of one connection wait for the core: what a client asks beyond that waits in its socket.
+pub const BATCHES_MAX: usize = 4;
+/// How many events of connections are on their way to the core.
 pub const WAITING_MAX: usize = 1_024;
-/// How many of them one turn of the core takes: one sync for all.
+/// How many of them wait at the core until it is their connection's turn: far more than there are where each connection has as many as it may.
+pub const WAITING_AT_CORE_MAX: usize = 1 << 17;
+/// How many events one turn of the core takes: one sync for all.
 pub const TURN_MAX: usize = 128;
 /// A connection with so many bytes unsent is not read from.
 pub const UNSENT_BYTES_SOFT_MAX: usize = 1 << 20;

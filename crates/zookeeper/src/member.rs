@@ -3,7 +3,6 @@
 //! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it ([`machine::turn`]). When a server
 //! goes on from its disk, its clients have been disconnected.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -23,14 +22,15 @@ use types::{Party, ReplicaId, ShardId};
 
 use crate::clients::{Clients, Told};
 use crate::config::{Config, EnsembleConfig, ServerConfig};
-use crate::connection::{Counters, Event};
+use crate::connection::{Batch, Counters, Event};
 use crate::core::{Drive, StartError, last_words, measured, now_of, sleep_for, time_of, time_since};
 use crate::drill;
 use crate::durable::{DurableMember, End, Offer, Part};
-use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
+use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_MAX};
 use crate::measure::Walks;
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
 use crate::storage::{LOG, PARTIAL, VOTERS};
+use crate::waiting::Waiting;
 
 /// The other servers.
 pub(crate) struct Others {
@@ -124,7 +124,7 @@ pub(crate) struct MemberMachine {
     counters: Arc<Counters>,
     walks: Walks,
     /// What is left of a batch: the turn has done enough, or too much is under way.
-    rest: Option<Event>,
+    rest: Option<Batch>,
     /// Whether this turn has begun to do what clients ask: what other servers ask takes nothing of that.
     has_begun: bool,
     scrubs_at: Time,
@@ -162,7 +162,7 @@ impl MemberMachine {
         }
         match event {
             Event::Opened { connection, peer, .. } => self.durable.member.client(now, Asked::Opened { connection, peer }),
-            Event::Inputs(inputs, arrived, counted) => {
+            Event::Inputs(Batch { connection, inputs, arrived, counted }) => {
                 let mut inputs = inputs.into_iter();
                 while self.may_take()
                     && let Some(input) = inputs.next()
@@ -174,9 +174,9 @@ impl MemberMachine {
                     }
                     self.durable.member.client(now, input);
                 }
-                let rest: Vec<Asked> = inputs.collect();
-                if !rest.is_empty() {
-                    self.rest = Some(Event::Inputs(rest, arrived, counted));
+                let inputs: Vec<Asked> = inputs.collect();
+                if !inputs.is_empty() {
+                    self.rest = Some(Batch { connection, inputs, arrived, counted });
                 }
             }
             Event::Command { name, answer } => {
@@ -334,8 +334,8 @@ pub(crate) struct MemberDriver {
     turns: Turns<MemberMachine>,
     others: Others,
     clients: Clients,
-    /// What clients asked that waits until less is under way.
-    waiting: VecDeque<Event>,
+    /// What clients asked that waits for its turn, or until less is under way.
+    waiting: Waiting,
     started: Instant,
 }
 
@@ -344,7 +344,7 @@ impl MemberDriver {
         let started = Instant::now();
         let machine = MemberMachine::open(config, others.part.clone(), counters, time_since(started))?;
         let turns = Turns::new(machine, party(others.part.me), Bounds::default());
-        Ok(Self { turns, others, clients: Clients::default(), waiting: VecDeque::new(), started })
+        Ok(Self { turns, others, clients: Clients::default(), waiting: Waiting::default(), started })
     }
 
     async fn turns(&mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
@@ -360,7 +360,7 @@ impl MemberDriver {
     /// Waits until there is something to do, and takes all that there is of it for one turn; false when there is nothing to do any more.
     async fn gather(&mut self, heard: &mut Heard, inbox: &mut mpsc::Receiver<Event>, stopping: &mut oneshot::Receiver<()>) -> bool {
         let is_congested = self.turns.machine().is_congested();
-        let may_take = self.waiting.is_empty() && !is_congested;
+        let room = if is_congested { 0 } else { WAITING_AT_CORE_MAX.saturating_sub(self.waiting.len()).min(WAITING_MAX) };
         let goes_on = !self.waiting.is_empty() && !is_congested;
         let wait = sleep_for(self.turns.wakes_at(), time_since(self.started));
         let mut events = Vec::new();
@@ -373,7 +373,7 @@ impl MemberDriver {
                 }
             }
             offer = self.turns.machine_mut().durable.offered() => heard.offered = offer,
-            count = inbox.recv_many(&mut events, TURN_MAX), if may_take => {
+            count = inbox.recv_many(&mut events, room), if room > 0 => {
                 if count == 0 {
                     return false;
                 }
@@ -388,13 +388,12 @@ impl MemberDriver {
             heard.peers.push(said);
         }
         heard.offered = heard.offered.take().or_else(|| self.turns.machine_mut().durable.offered_by_now());
-        while may_take
-            && events.len() < TURN_MAX
+        while events.len() < room
             && let Ok(event) = inbox.try_recv()
         {
             events.push(event);
         }
-        self.waiting.extend(events);
+        events.into_iter().for_each(|event| self.waiting.push(event));
         true
     }
 
@@ -407,16 +406,21 @@ impl MemberDriver {
         for (from, message) in heard.peers.drain(..) {
             turn.step(now, Input::Message { from: party(from), message });
         }
-        while turn.machine().may_take()
-            && let Some(event) = self.waiting.pop_front()
+        let mut taken = 0;
+        while taken < TURN_MAX
+            && turn.machine().may_take()
+            && let Some(event) = self.waiting.pop()
         {
+            if self.clients.has_given_up(&event) {
+                continue;
+            }
             self.clients.note(&event);
             turn.step(now, Input::Command(Command::Client(event)));
+            taken += 1;
         }
         hand_on(turn.stepped(now).persist()?.sign(&mut NoSigner), &self.others.links, &mut self.clients);
         if let Some(rest) = self.turns.machine_mut().rest.take() {
-            // It was there before all that waits.
-            self.waiting.push_front(rest);
+            self.waiting.push_rest(rest);
         }
         Ok(())
     }

@@ -4,10 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use bytes::Bytes;
-use jute::{Acl, ConnectRequest, Create, CreateMode, Numbered, Reply};
+use jute::{Acl, ConnectRequest, Create, CreateMode, Numbered, Reply, Request};
 use sentinel::limits::TURN_ANSWER_BYTES_MAX;
 use sentinel::{ConnectionId, Peer};
-use tokio::sync::Semaphore;
 
 use super::*;
 use crate::connection::Outgoing;
@@ -24,8 +23,7 @@ fn at(ms: u64) -> Time {
 }
 
 fn batch(inputs: Vec<Asked>) -> Event {
-    let permit = Arc::new(Semaphore::new(1)).try_acquire_many_owned(1).expect("it has one");
-    Event::Inputs(inputs, Instant::now(), permit)
+    Event::Inputs(Batch { connection: CLIENT, inputs, arrived: Instant::now(), counted: Vec::new() })
 }
 
 fn ask(xid: i32, request: Request) -> Asked {
@@ -78,7 +76,7 @@ fn what_a_turn_says_has_a_bound_within_a_batch_too_and_the_next_turn_goes_on() {
         let said = turn(&mut alone, at(2 + turns), vec![event]);
         assert!(said.len() <= TURN_ANSWER_BYTES_MAX + (2 << 20), "{} bytes are said", said.len());
         answered.extend(numbers(&said, jute::opcode::GET_DATA));
-        next = alone.take_rest();
+        next = alone.take_rest().map(Event::Inputs);
         turns += 1;
     }
     assert_eq!((turns, answered), (4, (0..32).collect()), "all is answered once, in order");

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use jute::{Acl, ConnectRequest, Create, CreateMode, Numbered, Request};
 use sentinel::limits::TURN_ANSWER_BYTES_MAX;
 use sentinel::{ConnectionId, Peer};
-use tokio::sync::Semaphore;
 
 use super::*;
 use crate::connection::Outgoing;
@@ -26,8 +25,7 @@ fn opened() -> Event {
 }
 
 fn batch(inputs: Vec<Asked>) -> Event {
-    let permit = Arc::new(Semaphore::new(1)).try_acquire_many_owned(1).expect("it has one");
-    Event::Inputs(inputs, Instant::now(), permit)
+    Event::Inputs(Batch { connection: CLIENT, inputs, arrived: Instant::now(), counted: Vec::new() })
 }
 
 fn ask(xid: i32, request: Request) -> Asked {
@@ -89,7 +87,7 @@ fn what_a_turn_says_has_a_bound_within_a_batch_too_and_the_next_turn_goes_on() {
     while let Some(event) = next {
         assert!(member.may_take());
         all.push(turn(&mut member, later(), vec![client(event)]));
-        next = member.rest.take();
+        next = member.rest.take().map(Event::Inputs);
     }
     assert!(all.iter().all(|said| *said <= TURN_ANSWER_BYTES_MAX + (2 << 20)), "{all:?} bytes are said");
     assert!(all.len() == 4 && all.iter().sum::<usize>() >= 32 << 20, "{all:?}");
