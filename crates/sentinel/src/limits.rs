@@ -4,6 +4,9 @@
 pub const EPHEMERAL_BYTES_MAX: usize = 8 << 20;
 /// What one of these takes beside its path: the path's length.
 pub const EPHEMERAL_PATH_BYTES: usize = 4;
+/// The most ephemeral nodes of one session. They go with it in one step, for which everybody waits: that must take far less than a leader may be
+/// silent.
+pub const EPHEMERALS_MAX: usize = 20_000;
 /// The most bytes of a transaction. A request that comes to more fails. The order takes twice as much ([`crate::order::message::PAYLOAD_BYTES_MAX`]).
 pub const TRANSACTION_BYTES_MAX: usize = 16 << 20;
 /// The most lines of an ACL.

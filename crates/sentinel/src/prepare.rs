@@ -12,7 +12,7 @@ use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
 
 use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
-use crate::limits::{EPHEMERAL_BYTES_MAX, EPHEMERAL_PATH_BYTES, TRANSACTION_BYTES_MAX};
+use crate::limits::{EPHEMERAL_BYTES_MAX, EPHEMERAL_PATH_BYTES, EPHEMERALS_MAX, TRANSACTION_BYTES_MAX};
 use crate::node::{Lifetime, Persisted, Prepared, Summary, TTL_MS_MAX, session_leaf};
 use crate::path::{ROOT, is_fixed, is_valid, split};
 use crate::quota::{self, Record, Usage};
@@ -143,8 +143,17 @@ impl Preparer {
     /// Makes a transaction, which fails where the request does. It must be applied to `state`, and then be [noted](Self::applied).
     pub fn prepare(&mut self, state: &State, proposal: Proposal, origin: Origin<'_>) -> Transaction {
         let zxid = self.zxid + 1;
-        let mut staging =
-            Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new(), ephemeral_bytes: 0, has_quota: false, counted: None };
+        let mut staging = Staging {
+            preparer: self,
+            state,
+            origin,
+            zxid,
+            staged: BTreeMap::new(),
+            ephemerals: 0,
+            ephemeral_bytes: 0,
+            has_quota: false,
+            counted: None,
+        };
         let prepared = staging.body(proposal).and_then(|body| if body.bytes() > TRANSACTION_BYTES_MAX { TOO_LARGE } else { Ok(body) });
         let (staged, has_quota, counted) = (staging.staged, staging.has_quota, staging.counted);
         self.is_quota_coming |= has_quota;
@@ -237,7 +246,9 @@ struct Staging<'a> {
     origin: Origin<'a>,
     zxid: i64,
     staged: BTreeMap<String, Option<Summary>>,
-    /// How many bytes of ephemeral nodes are among what was staged, those that are deleted again as well.
+    /// How many ephemeral nodes are among what was staged, those that are deleted again as well.
+    ephemerals: usize,
+    /// And how many bytes of their paths.
     ephemeral_bytes: usize,
     /// Whether a quota is among what was staged.
     has_quota: bool,
@@ -334,9 +345,10 @@ impl Staging<'_> {
         let usage = Usage::of(data.as_deref());
         self.check_quota(&path, usage)?;
         if let Lifetime::Session(session) = lifetime {
-            let before = self.state.ephemerals.get(&session).map_or(0, |ephemerals| ephemerals.bytes);
+            let before = self.state.ephemerals.get(&session).map_or((0, 0), |known| (known.paths.len(), known.bytes));
+            self.ephemerals += 1;
             self.ephemeral_bytes += path.len() + EPHEMERAL_PATH_BYTES;
-            if before + self.ephemeral_bytes > EPHEMERAL_BYTES_MAX {
+            if before.0 + self.ephemerals > EPHEMERALS_MAX || before.1 + self.ephemeral_bytes > EPHEMERAL_BYTES_MAX {
                 return Err(ErrorCode::QuotaExceeded);
             }
         }
@@ -557,6 +569,23 @@ mod tests {
         let create = |at: usize| create(format!("/{at}{}", "x".repeat(1 << 20)), CreateMode::Ephemeral, vec![Acl::open()]);
         assert!(matches!(prepared((0..7).map(create).collect(), &[]), Body::Changes(_)));
         assert_eq!(prepared((0..8).map(create).collect(), &[]), Body::Failed { code: ErrorCode::QuotaExceeded, at: 7 });
+    }
+
+    #[test]
+    fn a_session_has_so_many_ephemeral_nodes() {
+        let (mut state, mut preparer) = begun();
+        let mut make = |numbers: std::ops::Range<usize>| {
+            let operations = numbers.map(|at| create(format!("/{at}"), CreateMode::Ephemeral, vec![Acl::open()])).collect();
+            let origin = Origin { session: 1, xid: 1, identities: &[], time_ms: 2 };
+            let transaction = preparer.prepare(&state, Proposal::Multi(operations), origin);
+            state.apply(&transaction).expect("whatever came of it");
+            preparer.applied(&transaction);
+            transaction.body
+        };
+        assert!(matches!(make(0..EPHEMERALS_MAX / 2), Body::Changes(_)));
+        assert_eq!(make(EPHEMERALS_MAX / 2..EPHEMERALS_MAX + 1), Body::Failed { code: ErrorCode::QuotaExceeded, at: 10_000 });
+        assert!(matches!(make(EPHEMERALS_MAX / 2..EPHEMERALS_MAX), Body::Changes(_)));
+        assert_eq!(make(EPHEMERALS_MAX..EPHEMERALS_MAX + 1), Body::Failed { code: ErrorCode::QuotaExceeded, at: 0 });
     }
 
     #[test]

@@ -529,6 +529,25 @@ fn a_turn_ends_when_it_has_looked_at_much() {
 }
 
 #[test]
+fn sessions_end_in_one_turn_until_it_has_done_much() {
+    let mut bench = Bench::on(State::new(Profile::Off, 1));
+    let clients: Vec<Client> = (0..6).map(|_| bench.client()).collect();
+    for (number, client) in clients.iter().enumerate() {
+        let many = (0..16_000).map(|at| Operation::Create(operation(&format!("/{number}-{at}"), Ephemeral, false)));
+        bench.ask(*client, Request::Multi(many.collect())).expect("it fits");
+    }
+    let left = |bench: &Bench| bench.server.state().node_count();
+    let (before, mut ended) = (left(&bench), Vec::new());
+    bench.now = Now { wall_ms: bench.now.wall_ms + 11_000, steady_ms: bench.now.steady_ms + 11_000 };
+    while bench.server.deadline_ms() <= bench.now.steady_ms {
+        bench.server.begin_turn();
+        bench.pass(0);
+        ended.push((before - left(&bench)) / 16_000);
+    }
+    assert_eq!(ended, [5, 6], "the last one ends in the turn after the others");
+}
+
+#[test]
 fn a_turn_ends_when_it_has_said_much() {
     let mut bench = Bench::new();
     let ann = bench.client();
