@@ -3,17 +3,21 @@
 //! A connection is known by its address, and by what its client has shown: a user and password (`digest`), or a certificate (`x509`).
 //! Of a password only its hash is kept, which is what stands in ACLs.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jute::permissions::READ;
 use jute::{Acl, ErrorCode, Id};
 use sha1::{Digest as _, Sha1};
 
-use crate::limits::ACL_LINES_MAX;
+use crate::limits::{ACL_LINES_MAX, CHECKED_LINES_MAX};
 use crate::node::AclLines;
 
 /// May do everything.
 const SUPER: &str = "super";
+/// Every permission, those that ZooKeeper does not know as well.
+const ALL_BITS: i32 = -1;
 
 /// Everybody may do everything.
 pub(crate) fn open() -> AclLines {
@@ -25,24 +29,107 @@ pub(crate) fn open() -> AclLines {
 /// # Errors
 /// [`ErrorCode::NoAuth`].
 pub(crate) fn check(acl: &[Acl], wanted: i32, who: &[Id]) -> Result<(), ErrorCode> {
-    let allows = |line: &Acl| line.permissions & wanted != 0 && (is_anyone(&line.id) || who.iter().any(|id| is_meant(&line.id, id)));
-    let allowed = acl.is_empty() || who.iter().any(|id| id.scheme == SUPER) || acl.iter().any(allows);
-    if allowed { Ok(()) } else { Err(ErrorCode::NoAuth) }
+    allow(Lines::parse(acl).granted(who), wanted)
+}
+
+fn allow(granted: i32, wanted: i32) -> Result<(), ErrorCode> {
+    if granted & wanted != 0 { Ok(()) } else { Err(ErrorCode::NoAuth) }
+}
+
+/// How many lines of an ACL are looked at, beside the one that nearly all have.
+pub(crate) fn lines_beside_one(acl: &[Acl]) -> usize {
+    acl.len().saturating_sub(1)
 }
 
 fn is_anyone(id: &Id) -> bool {
     id.scheme == "world" && id.id == "anyone"
 }
 
-/// Whether an ACL's `line` means `id`.
-fn is_meant(line: &Id, id: &Id) -> bool {
-    if line.scheme != id.scheme {
-        return false;
+/// The lines of an ACL, parsed once for all that are compared with them.
+pub(crate) struct Lines<'a> {
+    /// An ACL without lines allows everything.
+    is_empty: bool,
+    /// What everybody may do.
+    anyone: i32,
+    networks: Vec<(i32, Network)>,
+    others: Vec<&'a Acl>,
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn parse(acl: &'a [Acl]) -> Self {
+        let mut lines = Self { is_empty: acl.is_empty(), anyone: 0, networks: Vec::new(), others: Vec::new() };
+        for line in acl {
+            match line.id.scheme.as_str() {
+                "world" if is_anyone(&line.id) => lines.anyone |= line.permissions,
+                "ip" => lines.networks.extend(Network::parse(&line.id.id).map(|network| (line.permissions, network))),
+                "digest" | "x509" => lines.others.push(line),
+                _ => {}
+            }
+        }
+        lines
     }
-    match line.scheme.as_str() {
-        "ip" => Network::parse(&line.id).zip(id.id.parse().ok()).is_some_and(|(network, address)| network.contains(address)),
-        "digest" | "x509" => line.id == id.id,
-        _ => false,
+
+    /// All that `who` may do.
+    pub(crate) fn granted(&self, who: &[Id]) -> i32 {
+        if self.is_empty || who.iter().any(|id| id.scheme == SUPER) {
+            return ALL_BITS;
+        }
+        let mut granted = self.anyone;
+        if !self.networks.is_empty() {
+            let addresses = who.iter().filter(|id| id.scheme == "ip").filter_map(|id| id.id.parse().ok());
+            for address in addresses {
+                let met = self.networks.iter().filter(|(_, network)| network.contains(address));
+                granted |= met.fold(0, |granted, (permissions, _)| granted | permissions);
+            }
+        }
+        let met = self.others.iter().filter(|line| who.contains(&line.id));
+        met.fold(granted, |granted, line| granted | line.permissions)
+    }
+
+    /// Whether `who` may read.
+    pub(crate) fn may_read(&self, who: &[Id]) -> bool {
+        allow(self.granted(who), READ).is_ok()
+    }
+}
+
+/// What one request may do with the nodes that it meets: what it may with each ACL is found out once.
+pub(crate) struct Checks<'a> {
+    who: &'a [Id],
+    /// By the place of the ACL in memory, which is not given to another one as long as it is held here.
+    known: BTreeMap<usize, (AclLines, i32)>,
+    /// How many lines were looked at, beside one for each ACL.
+    lines: usize,
+}
+
+impl<'a> Checks<'a> {
+    pub(crate) fn new(who: &'a [Id]) -> Self {
+        Self { who, known: BTreeMap::new(), lines: 0 }
+    }
+
+    /// Whether any of `wanted` is allowed.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NoAuth`], and [`ErrorCode::MarshallingError`] when the request has more lines looked at than one may.
+    pub(crate) fn check(&mut self, acl: &AclLines, wanted: i32) -> Result<(), ErrorCode> {
+        if acl.len() <= 1 {
+            return check(acl, wanted, self.who);
+        }
+        let place = Arc::as_ptr(acl).addr();
+        if let Some((_, granted)) = self.known.get(&place) {
+            return allow(*granted, wanted);
+        }
+        if self.lines > CHECKED_LINES_MAX {
+            return Err(ErrorCode::MarshallingError);
+        }
+        self.lines += lines_beside_one(acl);
+        let granted = Lines::parse(acl).granted(self.who);
+        self.known.insert(place, (acl.clone(), granted));
+        allow(granted, wanted)
+    }
+
+    /// How many lines were looked at.
+    pub(crate) fn lines(&self) -> usize {
+        self.lines
     }
 }
 
@@ -172,6 +259,24 @@ mod tests {
         assert_eq!(check(&acl, ADMIN, &[Id::new("x509", "u:h")]), Err(ErrorCode::NoAuth));
         assert_eq!(check(&acl, ADMIN, &[superuser()]), Ok(()));
         assert_eq!(check(&[line(ALL, "ip", "::/0")], READ, &[Id::new("ip", "::1")]), Ok(()));
+    }
+
+    #[test]
+    fn a_request_looks_at_each_acl_once_and_at_so_many_lines() {
+        let who = [Id::new("ip", "10.1.2.3")];
+        let long =
+            || AclLines::new((0..1_024).map(|number| line(READ, "ip", &format!("10.{}.{}.0/24", number / 256, number % 256))).collect());
+        let (acl, mut checks) = (long(), Checks::new(&who));
+        for _ in 0..10_000 {
+            assert_eq!(checks.check(&acl, READ), Ok(()));
+            assert_eq!(checks.check(&acl, WRITE), Err(ErrorCode::NoAuth));
+        }
+        assert_eq!(checks.lines(), 1_023);
+        let others: Vec<AclLines> = (0..CHECKED_LINES_MAX / 1_023 + 1).map(|_| long()).collect();
+        let checked: Vec<Result<(), ErrorCode>> = others.iter().map(|acl| checks.check(acl, READ)).collect();
+        assert_eq!(checked.iter().filter(|checked| checked.is_ok()).count(), CHECKED_LINES_MAX / 1_023);
+        assert_eq!(checked.last(), Some(&Err(ErrorCode::MarshallingError)));
+        assert_eq!(checks.check(&open(), READ), Ok(()), "what needs no look is allowed as before");
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub const EPHEMERALS_MAX: usize = 20_000;
 pub const TRANSACTION_BYTES_MAX: usize = 16 << 20;
 /// The most lines of an ACL.
 pub const ACL_LINES_MAX: usize = 1_024;
+/// With so many lines of ACLs looked at a request fails, as some ten thousand nodes in one may each have the most: some tens of milliseconds.
+pub const CHECKED_LINES_MAX: usize = 1 << 19;
 /// The most that a client may show of who it is.
 pub const CREDENTIALS_BYTES_MAX: usize = 256;
 /// As how many one connection may authenticate.

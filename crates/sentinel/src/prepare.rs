@@ -10,7 +10,7 @@ use bytes::Bytes;
 use jute::permissions::{ADMIN, CREATE, DELETE, READ, WRITE};
 use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
 
-use crate::acl;
+use crate::acl::{self, Checks};
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::limits::{EPHEMERAL_BYTES_MAX, EPHEMERAL_PATH_BYTES, EPHEMERALS_MAX, TRANSACTION_BYTES_MAX};
 use crate::node::{Lifetime, Persisted, Prepared, Summary, TTL_MS_MAX, session_leaf};
@@ -88,6 +88,8 @@ pub struct Preparer {
     is_quota_coming: bool,
     /// How many nodes were counted for new statistics of quotas.
     counted: usize,
+    /// How many lines of ACLs were looked at.
+    checked: usize,
 }
 
 impl Preparer {
@@ -104,6 +106,7 @@ impl Preparer {
             enforces_quotas: false,
             is_quota_coming: false,
             counted: 0,
+            checked: 0,
         }
     }
 
@@ -135,6 +138,11 @@ impl Preparer {
         std::mem::take(&mut self.counted)
     }
 
+    /// How many lines of ACLs were looked at since this was asked last.
+    pub(crate) fn take_checked(&mut self) -> usize {
+        std::mem::take(&mut self.checked)
+    }
+
     /// Whether a session begins in what was prepared.
     pub(crate) fn has_opening(&self, session: i64) -> bool {
         self.opening.contains_key(&session)
@@ -153,11 +161,13 @@ impl Preparer {
             ephemeral_bytes: 0,
             has_quota: false,
             counted: None,
+            checks: Checks::new(origin.identities),
         };
         let prepared = staging.body(proposal).and_then(|body| if body.bytes() > TRANSACTION_BYTES_MAX { TOO_LARGE } else { Ok(body) });
-        let (staged, has_quota, counted) = (staging.staged, staging.has_quota, staging.counted);
+        let (staged, has_quota, counted, lines) = (staging.staged, staging.has_quota, staging.counted, staging.checks.lines());
         self.is_quota_coming |= has_quota;
         self.counted += counted.unwrap_or(0);
+        self.checked += lines;
         let body = match prepared {
             Ok(body) => {
                 self.foresee(state, zxid, staged, &body, origin.session);
@@ -254,6 +264,8 @@ struct Staging<'a> {
     has_quota: bool,
     /// How many nodes were counted for the statistics that are among what was staged, if some are.
     counted: Option<usize>,
+    /// What it may do.
+    checks: Checks<'a>,
 }
 
 impl Staging<'_> {
@@ -287,8 +299,8 @@ impl Staging<'_> {
         self.state.nodes.get(path).map(crate::node::Node::summary).ok_or(ErrorCode::NoNode)
     }
 
-    fn may(&self, node: &Summary, permission: i32) -> Result<(), ErrorCode> {
-        acl::check(&node.acl, permission, self.origin.identities)
+    fn may(&mut self, node: &Summary, permission: i32) -> Result<(), ErrorCode> {
+        self.checks.check(&node.acl, permission)
     }
 
     fn has_session(&self) -> bool {
@@ -381,7 +393,8 @@ impl Staging<'_> {
             return Err(ErrorCode::BadArguments);
         }
         let (parent, _) = split(&path).ok_or(ErrorCode::BadArguments)?;
-        self.may(&self.get(parent)?, DELETE)?;
+        let parent = self.get(parent)?;
+        self.may(&parent, DELETE)?;
         let node = self.get(&path)?;
         check_version(node.stat.version, version)?;
         self.stage_deletion(path, &node)

@@ -3,7 +3,7 @@
 use jute::permissions::{ADMIN, READ};
 use jute::{Acl, Answer, ErrorCode, Id, Operation, OperationResult, ReadOperation, Request};
 
-use crate::acl;
+use crate::acl::{self, Checks};
 use crate::limits::{DESCENDANTS_MAX, MULTI_READ_BYTES_MAX, NAMES_BYTES_MAX};
 use crate::node::{Data, Node, Part};
 use crate::path::{ROOT, split};
@@ -38,11 +38,12 @@ impl State {
         }
     }
 
-    /// About how many nodes and names a request looks at, as far as that is known before they are counted.
+    /// About how many nodes, names and lines of ACLs a request looks at, as far as that is known before they are counted.
     pub(crate) fn nodes_read(&self, session: i64, request: &Request) -> usize {
         let names = |path: &str| self.nodes.get(path).map_or(0, |node| node.children.len());
         let more = match request {
-            Request::GetChildren { path, .. } | Request::GetChildren2 { path, .. } => names(path),
+            Request::Exists { path, .. } | Request::GetData { path, .. } | Request::GetAcl { path } => self.lines(path),
+            Request::GetChildren { path, .. } | Request::GetChildren2 { path, .. } => names(path) + self.lines(path),
             Request::MultiRead(operations) => {
                 let of = |operation: &ReadOperation| match operation {
                     ReadOperation::GetData { .. } => 1,
@@ -92,9 +93,18 @@ impl State {
     }
 
     fn readable(&self, path: &str, who: &[Id]) -> Result<&Node, ErrorCode> {
+        self.readable_by(path, &mut Checks::new(who))
+    }
+
+    fn readable_by(&self, path: &str, checks: &mut Checks<'_>) -> Result<&Node, ErrorCode> {
         let node = self.node(path)?;
-        acl::check(&node.acl, READ, who)?;
+        checks.check(&node.acl, READ)?;
         Ok(node)
+    }
+
+    /// How many lines of a node's ACL are looked at for who reads it, beside one.
+    fn lines(&self, path: &str) -> usize {
+        self.nodes.get(path).map_or(0, |node| acl::lines_beside_one(&node.acl))
     }
 
     pub(crate) fn exists(&self, path: &str, who: &[Id]) -> Read {
@@ -105,8 +115,7 @@ impl State {
     }
 
     pub(crate) fn data(&self, path: &str, who: &[Id]) -> Read {
-        let node = self.readable(path, who)?;
-        Ok(Answer::Data { data: node.data.as_ref().map(Data::to_bytes), stat: node.stat() })
+        Ok(data(self.readable(path, who)?))
     }
 
     pub(crate) fn children(&self, path: &str, who: &[Id]) -> Read {
@@ -162,13 +171,13 @@ impl State {
         Ok(Answer::Names(wanted.map(|path| path.to_string()).collect()))
     }
 
-    pub(crate) fn multi_read(&self, operations: &[ReadOperation], who: &[Id]) -> Read {
+    pub(crate) fn multi_read(&self, operations: &[ReadOperation], checks: &mut Checks<'_>) -> Read {
         let mut bytes = 0;
         let mut results = Vec::with_capacity(operations.len());
         for operation in operations {
             let read = match operation {
-                ReadOperation::GetData { path } => self.data(path, who),
-                ReadOperation::GetChildren { path } => self.children(path, who),
+                ReadOperation::GetData { path } => self.readable_by(path, checks).map(data),
+                ReadOperation::GetChildren { path } => self.readable_by(path, checks).and_then(names).map(Answer::Names),
             };
             results.push(match read {
                 Ok(Answer::Data { data, stat }) => {
@@ -204,6 +213,10 @@ impl Proposal {
             Self::CreateSession { .. } | Self::CloseSession | Self::Refused(_) => Vec::new(),
         }
     }
+}
+
+fn data(node: &Node) -> Answer {
+    Answer::Data { data: node.data.as_ref().map(Data::to_bytes), stat: node.stat() }
 }
 
 /// The names of a node's children, unless they are more than an answer may hold.

@@ -9,7 +9,7 @@ use jute::{
 };
 use mutants::{Mutant, broken};
 
-use crate::acl::{digest_id, superuser};
+use crate::acl::{Checks, digest_id, superuser};
 use crate::ensemble::message::Source;
 use crate::limits::{CREDENTIALS_BYTES_MAX, IDENTITIES_MAX};
 use crate::prepare::{Origin, Proposal};
@@ -319,7 +319,12 @@ impl Server {
                 Ok(found)
             }
             Request::GetAcl { path } => self.state.acl(&path, who),
-            Request::MultiRead(operations) => self.state.multi_read(&operations, who),
+            Request::MultiRead(operations) => {
+                let mut checks = Checks::new(who);
+                let read = self.state.multi_read(&operations, &mut checks);
+                self.work.nodes = self.work.nodes.saturating_add(checks.lines());
+                read
+            }
             Request::GetEphemerals { prefix } => self.state.ephemerals(session, &prefix),
             Request::GetAllChildrenNumber { path } => {
                 let (count, looked_at) = self.state.descendants(&path, who);

@@ -540,7 +540,7 @@ impl Server {
         let ends_session = matches!(proposal, Proposal::CloseSession);
         let transaction = self.preparer.prepare(&self.state, proposal, origin);
         // What is counted now is counted again when it is applied.
-        self.work.nodes += operations.max(transaction.body.nodes()) + 2 * self.preparer.take_counted();
+        self.work.nodes += operations.max(transaction.body.nodes()) + 2 * self.preparer.take_counted() + self.preparer.take_checked();
         if let Body::Failed { code, .. } = transaction.body {
             self.state.look_at_met(&paths)?;
             if ends_session && code != ErrorCode::SessionExpired && !broken(Mutant::UnendingSession) {
@@ -578,12 +578,14 @@ impl Server {
     }
 
     pub(crate) fn fire(&mut self, event: Event, zxid: i64, outbox: &mut Outbox) {
-        for connection in self.watches.fire(event.kind, &event.path) {
-            let may_know = self
-                .connections
-                .get(&connection)
-                .is_some_and(|known| acl::check(&event.acl, jute::permissions::READ, &known.identities).is_ok());
-            if may_know {
+        let watchers = self.watches.fire(event.kind, &event.path);
+        if watchers.is_empty() {
+            return;
+        }
+        self.work.nodes = self.work.nodes.saturating_add(watchers.len() + acl::lines_beside_one(&event.acl));
+        let lines = acl::Lines::parse(&event.acl);
+        for connection in watchers {
+            if self.connections.get(&connection).is_some_and(|known| lines.may_read(&known.identities)) {
                 self.tell(connection, event.kind, &event.path, zxid, outbox);
             }
         }

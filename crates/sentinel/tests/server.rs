@@ -518,6 +518,14 @@ fn a_turn_ends_when_it_has_looked_at_much() {
     let few = expected / 2..=2 * expected;
     assert!(few.contains(&taken(&mut bench, ann, |_| Request::GetAllChildrenNumber { path: path() })));
     assert!(few.contains(&taken(&mut bench, ann, |_| Request::GetChildren2 { path: path(), watch: false })));
+    let line = |address: &str| Acl { permissions: permissions::ALL, id: Id::new("ip", address) };
+    let acl = (0..1_000).map(|number| line(&format!("10.0.{}.{}", number / 256, number % 256)));
+    let acl: Vec<Acl> = acl.chain([line("127.0.0.1")]).collect();
+    bench.ask(ann, Request::Create(Create { acl, ..operation("/guarded", Persistent, false) })).expect("it is new");
+    let guarded = || "/guarded".to_owned();
+    let few_lines = sentinel::limits::TURN_NODES_MAX / 2_000..=sentinel::limits::TURN_NODES_MAX / 500;
+    assert!(few_lines.contains(&taken(&mut bench, ann, |_| Request::GetData { path: guarded(), watch: false })));
+    assert!(few_lines.contains(&taken(&mut bench, ann, |_| Request::SetData { path: guarded(), data: None, version: -1 })));
     let checks = || Request::Multi((0..2_000).map(|_| Operation::Check { path: path(), version: -1 }).collect());
     assert!(few.contains(&taken(&mut bench, ann, |_| checks())));
     let counts = |number: usize| if number.is_multiple_of(2) { create(stats, Persistent, false) } else { delete(stats) };
