@@ -1,5 +1,7 @@
 //! Requests that change nothing.
 
+use std::collections::BTreeSet;
+
 use jute::permissions::{ADMIN, READ};
 use jute::{Acl, Answer, ErrorCode, Id, Operation, OperationResult, ReadOperation, Request};
 
@@ -31,8 +33,9 @@ impl State {
             Request::GetAllChildrenNumber { path } if path != ROOT => self.look_at(path, Part::Children),
             Request::MultiRead(operations) => self.look_at_all(operations),
             Request::SetWatches(watches) => {
-                let mut paths = watches.data.iter().chain(&watches.exist).chain(&watches.child);
-                paths.try_for_each(|path| self.look_at(path, Part::Head))
+                // Each once: a long ACL takes long to look at, and a path that is named again takes hardly anything.
+                let paths: BTreeSet<&String> = watches.data.iter().chain(&watches.exist).chain(&watches.child).collect();
+                paths.into_iter().try_for_each(|path| self.look_at(path, Part::Head))
             }
             _ => Ok(()),
         }
@@ -52,7 +55,10 @@ impl State {
                 operations.iter().map(of).fold(0, usize::saturating_add)
             }
             Request::GetEphemerals { .. } => self.ephemerals.get(&session).map_or(0, |ephemerals| ephemerals.paths.len()),
-            Request::SetWatches(watches) => watches.data.len() + watches.exist.len() + watches.child.len(),
+            Request::SetWatches(watches) => {
+                let lists = [&watches.data, &watches.exist, &watches.child, &watches.persistent, &watches.persistent_recursive];
+                lists.iter().map(|list| list.len()).sum()
+            }
             _ => 0,
         };
         more.saturating_add(1)

@@ -405,13 +405,17 @@ impl Server {
     }
 
     fn on_closed(&mut self, connection: ConnectionId) {
-        self.watches.forget(connection);
+        self.forget_watches(connection);
         let closed = self.connections.remove(&connection);
         self.queued_bytes -= closed.as_ref().map_or(0, Connection::queued_bytes);
         let session = closed.and_then(|closed| closed.session);
         if let Some(session) = session.filter(|session| self.by_session.get(session) == Some(&connection)) {
             self.by_session.remove(&session);
         }
+    }
+
+    pub(crate) fn forget_watches(&mut self, connection: ConnectionId) {
+        self.work.nodes = self.work.nodes.saturating_add(self.watches.forget(connection));
     }
 
     pub(crate) fn close(&mut self, connection: ConnectionId, outbox: &mut Outbox) {
@@ -478,7 +482,7 @@ impl Server {
         }
         self.hear_of(session);
         if let Some(elsewhere) = self.by_session.insert(session, connection) {
-            self.watches.forget(elsewhere);
+            self.forget_watches(elsewhere);
             self.close(elsewhere, outbox);
         }
         if let Some(known) = self.connections.get_mut(&connection) {

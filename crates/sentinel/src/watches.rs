@@ -102,14 +102,18 @@ impl Table {
         self.paths.get(path).and_then(|watchers| watchers.get(&connection)).copied().unwrap_or_default()
     }
 
-    fn forget(&mut self, connection: ConnectionId) {
-        for path in self.connections.remove(&connection).unwrap_or_default().paths {
+    /// Gives how many watches there were.
+    fn forget(&mut self, connection: ConnectionId) -> usize {
+        let paths = self.connections.remove(&connection).unwrap_or_default().paths;
+        let count = paths.len();
+        for path in paths {
             self.bytes -= path.len() + WATCH_BYTES;
             self.change(connection, &path, |modes| {
                 *modes = Modes::default();
                 true
             });
         }
+        count
     }
 
     /// How many paths the connection watches, and how many bytes they have.
@@ -215,10 +219,9 @@ impl Watches {
         }
     }
 
-    /// The connection is no more.
-    pub(crate) fn forget(&mut self, connection: ConnectionId) {
-        self.data.forget(connection);
-        self.children.forget(connection);
+    /// The connection is no more. Gives how many watches it had.
+    pub(crate) fn forget(&mut self, connection: ConnectionId) -> usize {
+        self.data.forget(connection) + self.children.forget(connection)
     }
 
     /// The paths that each connection watches.

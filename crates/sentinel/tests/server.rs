@@ -537,6 +537,32 @@ fn a_turn_ends_when_it_has_looked_at_much() {
 }
 
 #[test]
+fn a_turn_counts_the_watches_that_it_sets_and_forgets() {
+    let mut bench = Bench::on(State::new(Profile::Off, 1));
+    let clients: Vec<Client> = (0..2).map(|_| bench.client()).collect();
+    let paths = |number: usize| (0..20_000).map(|at| format!("/{number}-{at}")).collect();
+    for list in [
+        |watches: &mut SetWatches, paths| watches.persistent = paths,
+        |watches: &mut SetWatches, paths| {
+            watches.persistent_recursive = paths;
+        },
+    ] {
+        let set = |number: usize| {
+            let mut watches = SetWatches::default();
+            list(&mut watches, paths(number));
+            Request::SetWatches(watches)
+        };
+        assert_eq!(taken(&mut bench, clients[0], set), 4, "20,000 nodes each");
+    }
+    bench.ask(clients[1], Request::AddWatch { path: "/".into(), mode: WatchMode::Persistent }).expect("there is room");
+    bench.server.begin_turn();
+    bench.step(Input::Closed { connection: clients[1].connection });
+    assert!(bench.server.may_do_more(), "it had one watch");
+    bench.step(Input::Closed { connection: clients[0].connection });
+    assert!(!bench.server.may_do_more(), "it had many");
+}
+
+#[test]
 fn sessions_end_in_one_turn_until_it_has_done_much() {
     let mut bench = Bench::on(State::new(Profile::Off, 1));
     let clients: Vec<Client> = (0..6).map(|_| bench.client()).collect();

@@ -13,6 +13,7 @@ use crate::requests::{Awaited, Opening, Queued, must_not_be_overtaken, proposal_
 use crate::server::{ConnectionId, Now, Outbox, Role, Server};
 use crate::state::{Applied, Corruption, State};
 use crate::transaction::{Body, Transaction};
+use crate::watches::Watches;
 
 /// What a request takes in a queue beside its bytes.
 const QUEUED_BYTES: usize = 128;
@@ -21,9 +22,9 @@ impl Server {
     /// Closes all connections.
     pub(crate) fn close_all(&mut self, outbox: &mut Outbox) {
         outbox.close.extend(self.connections.keys());
-        for connection in std::mem::take(&mut self.connections).into_keys() {
-            self.watches.forget(connection);
-        }
+        self.connections.clear();
+        // All at once: to forget them one by one would take as long as they took to be set.
+        self.watches = Watches::default();
         self.by_session.clear();
         self.forwarded.clear();
         (self.forwarded_bytes, self.queued_bytes) = (0, 0);
@@ -187,7 +188,7 @@ impl Server {
     /// The session is somewhere else, or nowhere.
     fn leave(&mut self, session: i64, outbox: &mut Outbox) {
         if let Some(connection) = self.by_session.remove(&session) {
-            self.watches.forget(connection);
+            self.forget_watches(connection);
             self.close(connection, outbox);
         }
     }
