@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use runtime::LogLimit;
 use sentinel::{Fields, Input as Asked, Latency, Now, Outbox, Server};
 
 use crate::Config;
 use crate::clients::Told;
 use crate::connection::{Batch, Counters, Event};
 use crate::core::{StartError, drawn, measured, ms_since, now_of, server, time_of, wall_ms};
-use crate::limits::{SCRUB_EVERY, TURN_MAX};
+use crate::limits::{SCRUB_EVERY, STRANGERS_LOGGED_A_MINUTE_MAX, TURN_MAX};
 use crate::measure::Walks;
 use crate::storage::{OpenError, Storage};
 use crate::waiting::writes;
@@ -26,7 +27,7 @@ pub(crate) struct Alone {
     snapshot_every: u64,
     scrubs_at: Time,
     is_evidence_kept: bool,
-    allows_drills: bool,
+    drills: LogLimit,
     counters: Arc<Counters>,
     walks: Walks,
     /// What is left of a batch: the turn has done enough.
@@ -64,7 +65,7 @@ impl Alone {
             snapshot_every: config.snapshot_every,
             scrubs_at: now,
             is_evidence_kept: false,
-            allows_drills: config.allows_drills,
+            drills: LogLimit::new(STRANGERS_LOGGED_A_MINUTE_MAX),
             counters,
             walks: Walks::new([config.data.clone(), config.log.clone()]),
             rest: None,
@@ -144,12 +145,9 @@ impl Alone {
                 outbox.emit(Told::Command(answer, self.server.command(now, &name)));
             }
             Event::Drill { connection, order } => {
-                let done = match self.allows_drills {
-                    true => drill::carry_out(&mut self.server, &self.walks.folders, &order).unwrap_or_else(|why| format!("refused: {why}")),
-                    false => drill::NOT_ALLOWED.to_owned(),
-                };
-                tracing::warn!(order, done, "a drill");
-                outbox.emit(Told::Bytes(connection, done.into_bytes()));
+                let done = drill::carry_out(&mut self.server, &self.walks.folders, &order);
+                drill::log(&self.drills, &order, &done);
+                outbox.emit(Told::Bytes(connection, drill::answer(done)));
                 outbox.emit(Told::Close(connection));
             }
             Event::Closed(connection) => self.server.step(now, Asked::Closed { connection }, &mut self.outbox),

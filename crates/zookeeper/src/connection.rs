@@ -15,6 +15,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::drill::NOT_ALLOWED;
 use crate::limits::{
     ANSWER_TIMEOUT, BATCH_MAX, BATCHES_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT, READ_BYTES,
     UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX,
@@ -31,7 +32,7 @@ pub(crate) enum Event {
     Inputs(Batch),
     /// An operator's command. Whoever asks may not wait for the answer any more.
     Command { name: String, answer: SyncSender<Option<Fields>> },
-    /// What is to be damaged, for a drill.
+    /// What is to be damaged, for a drill, where drills are allowed.
     Drill { connection: ConnectionId, order: String },
     /// The connection is no more.
     Closed(ConnectionId),
@@ -129,6 +130,7 @@ pub(crate) struct Core {
     /// A permit a byte.
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) frame_bytes_max: usize,
+    pub(crate) allows_drills: bool,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -190,6 +192,10 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &C
     if Server::is_word(head) {
         give(vec![Input::Word { connection, word: head }], 4).await;
         return answered().await;
+    }
+    if head == DRILL && !core.allows_drills {
+        // What it was to be is not read: anybody can say anything here.
+        return outgoing.put(NOT_ALLOWED.as_bytes().to_vec());
     }
     if head == DRILL {
         return drill(&mut reader, connection, core).await;
@@ -322,7 +328,13 @@ mod tests {
     use super::*;
 
     fn core(events: mpsc::Sender<Event>) -> Core {
-        Core { events, waiting: Arc::new(Semaphore::new(1 << 20)), frame_bytes_max: 1 << 20, counters: Arc::default() }
+        Core {
+            events,
+            waiting: Arc::new(Semaphore::new(1 << 20)),
+            frame_bytes_max: 1 << 20,
+            allows_drills: false,
+            counters: Arc::default(),
+        }
     }
 
     fn frame(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -335,6 +347,15 @@ mod tests {
     fn connect() -> Vec<u8> {
         let request = ConnectRequest { timeout_ms: 10_000, password: vec![0; 16], ..ConnectRequest::default() };
         frame(|out| request.encode(out))
+    }
+
+    #[tokio::test]
+    async fn orders_for_drills_are_not_read_where_there_are_none() {
+        let (events, mut taken) = mpsc::channel(1);
+        let (core, outgoing) = (core(events), Outgoing::default());
+        read(&DRILL[..], ConnectionId(1), &core, &outgoing).await;
+        assert_eq!(outgoing.take(), NOT_ALLOWED.as_bytes());
+        assert!(taken.try_recv().is_err(), "the core hears nothing of it");
     }
 
     #[tokio::test]

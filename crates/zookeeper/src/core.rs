@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use machine::turn::{Bounds, NoSigner, Turns};
 use machine::{Input as TurnInput, Time};
-use runtime::LowPriority;
+use runtime::{LogLimit, LowPriority};
 use sentinel::{ConnectionId, Fields, Latency, Now, Peer, Server, Settings, State, latency_fields};
 use store::StoreError;
 use tokio::net::TcpListener;
@@ -27,7 +27,7 @@ use crate::admin;
 use crate::alone::Alone;
 use crate::clients::Clients;
 use crate::connection::{self, Core, Counters, Event};
-use crate::limits::{LAST_WORDS_TIMEOUT, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use crate::limits::{LAST_WORDS_TIMEOUT, STRANGERS_LOGGED_A_MINUTE_MAX, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_BYTES_MAX, WAITING_MAX};
 use crate::measure::{Walks, open_files_max};
 use crate::member::{MemberDriver, Others};
 use crate::peers::PeersError;
@@ -105,6 +105,7 @@ impl Running {
             events,
             waiting: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
             frame_bytes_max: config.frame_bytes_max,
+            allows_drills: config.allows_drills,
             counters: counters.clone(),
         };
         let (stop, stopping) = oneshot::channel();
@@ -230,6 +231,7 @@ impl Room {
 
 /// Accepts connections, within limits.
 async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, core: Core, room: Arc<Room>) {
+    let [failures, refusals] = [(); 2].map(|()| LogLimit::new(STRANGERS_LOGGED_A_MINUTE_MAX));
     loop {
         let Ok(permit) = room.all.clone().acquire_owned().await else { return };
         let (stream, peer) = loop {
@@ -237,7 +239,9 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, core: Core
                 Ok(accepted) => break accepted,
                 // Out of files, or a client that was gone before it was accepted.
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if let Some(left_out) = failures.admit(Instant::now()) {
+                        tracing::warn!(%error, left_out = left_out.noted(), "cannot accept a connection");
+                    }
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -245,7 +249,9 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, core: Core
         let address = peer.ip().to_canonical();
         if !room.enter(address) {
             core.counters.rejected.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%address, "this address has as many connections as maxClientCnxns allows");
+            if let Some(left_out) = refusals.admit(Instant::now()) {
+                tracing::warn!(%address, left_out = left_out.noted(), "this address has as many connections as maxClientCnxns allows");
+            }
             continue;
         }
         let (core, room, acceptor) = (core.clone(), room.clone(), acceptor.clone());

@@ -4,8 +4,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use runtime::LogLimit;
 use sentinel::Server;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -40,6 +41,21 @@ pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: 
             server.damage(damage, path)?;
             Ok(format!("damaged: {what} at {path}"))
         }
+    }
+}
+
+/// What is said to whoever ordered it.
+pub(crate) fn answer(done: Result<String, String>) -> Vec<u8> {
+    done.unwrap_or_else(|why| format!("refused: {why}")).into_bytes()
+}
+
+/// Notes in the log that there was a drill: of its text only what was to be damaged, and where that makes sense.
+pub(crate) fn log(limit: &LogLimit, order: &str, done: &Result<String, String>) {
+    let Some(left_out) = limit.admit(Instant::now()) else { return };
+    let left_out = left_out.noted();
+    match done {
+        Ok(_) => tracing::warn!(what = order.split(' ').next(), left_out, "a drill damaged this server"),
+        Err(_) => tracing::warn!(left_out, "a drill was refused"),
     }
 }
 

@@ -86,10 +86,6 @@ impl DurableMember {
         })
     }
 
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// How large its log is.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.storage.as_ref().map_or(0, MemberStorage::log_bytes)

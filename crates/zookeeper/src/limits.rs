@@ -42,6 +42,8 @@ pub const MEASURE_EVERY: Duration = Duration::from_secs(1);
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest order for a drill.
 pub const DRILL_BYTES_MAX: usize = 4 << 10;
+/// How many lines a minute go to the log about what strangers do, of each kind.
+pub const STRANGERS_LOGGED_A_MINUTE_MAX: u32 = 8;
 /// How many records of damage are kept.
 pub const EVIDENCE_MAX: usize = 100;
 /// How many steps of a repair a record of damage names, beside the last.

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use machine::turn::{Bounds, NoSigner, Said, Turns};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use runtime::LogLimit;
 use sentinel::ensemble::Message;
 use sentinel::{Input as Asked, Now};
 use tokio::net::TcpListener;
@@ -26,7 +27,7 @@ use crate::connection::{Batch, Counters, Event};
 use crate::core::{Drive, StartError, last_words, measured, now_of, sleep_for, time_of, time_since};
 use crate::drill;
 use crate::durable::{DurableMember, End, Offer, Part};
-use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_MAX};
+use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, STRANGERS_LOGGED_A_MINUTE_MAX, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_MAX};
 use crate::measure::Walks;
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
 use crate::storage::{LOG, PARTIAL, VOTERS};
@@ -123,6 +124,7 @@ pub(crate) struct MemberMachine {
     durable: DurableMember,
     counters: Arc<Counters>,
     walks: Walks,
+    drills: LogLimit,
     /// What is left of a batch: the turn has done enough, or too much is under way.
     rest: Option<Batch>,
     /// Whether this turn has begun to do what clients ask: what other servers ask takes nothing of that.
@@ -139,7 +141,8 @@ impl MemberMachine {
     pub(crate) fn open(config: Config, part: Part, counters: Arc<Counters>, now: Time) -> Result<Self, StartError> {
         let walks = Walks::new([config.data.clone(), config.log.clone()]);
         let durable = DurableMember::open(config, part, now_of(now))?;
-        Ok(Self { durable, counters, walks, rest: None, has_begun: false, scrubs_at: now, now, ended: None, failure: None })
+        let drills = LogLimit::new(STRANGERS_LOGGED_A_MINUTE_MAX);
+        Ok(Self { durable, counters, walks, drills, rest: None, has_begun: false, scrubs_at: now, now, ended: None, failure: None })
     }
 
     /// Whether the member is gone, or will be when the turn is durable.
@@ -185,24 +188,20 @@ impl MemberMachine {
             }
             Event::Drill { connection, order } => {
                 let done = self.damage(&order);
-                tracing::warn!(order, done, "a drill");
-                outbox.emit(Told::Bytes(connection, done.into_bytes()));
+                drill::log(&self.drills, &order, &done);
+                outbox.emit(Told::Bytes(connection, drill::answer(done)));
                 outbox.emit(Told::Close(connection));
             }
             Event::Closed(connection) => self.durable.member.client(now, Asked::Closed { connection }),
         }
     }
 
-    fn damage(&mut self, order: &str) -> String {
-        if !self.durable.config().allows_drills {
-            return drill::NOT_ALLOWED.to_owned();
-        }
+    fn damage(&mut self, order: &str) -> Result<String, String> {
         if order.starts_with("proposal") {
             self.durable.member.damage_proposal();
-            return "damaged: the next entry that this server proposes as the leader".to_owned();
+            return Ok("damaged: the next entry that this server proposes as the leader".to_owned());
         }
-        let done = drill::carry_out(self.durable.member.server_mut(), &self.walks.folders, order);
-        done.unwrap_or_else(|why| format!("refused: {why}"))
+        drill::carry_out(self.durable.member.server_mut(), &self.walks.folders, order)
     }
 
     fn measure(&mut self, now: Now) {

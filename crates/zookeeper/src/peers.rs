@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use crypto::SecretKey;
 use runtime::tls::{public_key_of, read_private_key};
-use runtime::{Identity, IdentityError, make_certificate};
+use runtime::{Identity, IdentityError, LogLimit, make_certificate};
 use rustls::pki_types::ServerName;
 use sentinel::ensemble::Message;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
@@ -27,7 +28,7 @@ use types::{ClusterId, Party, ReplicaId, ShardId};
 use crate::config::{EnsembleConfig, ServerConfig};
 use crate::limits::{
     GREETING_BYTES_MAX, PEER_FRAME_BYTES_MAX, PEER_GREETING_TIMEOUT, PEER_SILENCE, PEER_STRANGERS_MAX, PEER_STRANGERS_OF_ADDRESS_MAX,
-    PEER_UNSENT_BYTES_MAX, PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY,
+    PEER_UNSENT_BYTES_MAX, PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY, STRANGERS_LOGGED_A_MINUTE_MAX,
 };
 
 /// The version of what servers say to one another: to be raised with everything that a server of an earlier build would take for something else, or
@@ -115,6 +116,8 @@ pub(crate) struct Peers {
     greeting: String,
     links: Vec<Arc<Link>>,
     heard: mpsc::Sender<FromPeer>,
+    /// What is logged of those that are refused.
+    refusals: LogLimit,
 }
 
 /// Why the others cannot be spoken to.
@@ -146,7 +149,8 @@ impl Peers {
             .map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex::encode(server.public_key)));
         let greeting = greeting(VERSION, &format!("{digests}{}", each.collect::<String>()));
         let links = servers.iter().map(|_| Arc::default()).collect();
-        Ok(Arc::new(Self { me, servers, identity, greeting, links, heard }))
+        let refusals = LogLimit::new(STRANGERS_LOGGED_A_MINUTE_MAX);
+        Ok(Arc::new(Self { me, servers, identity, greeting, links, heard, refusals }))
     }
 
     /// Where to put what is for each server.
@@ -185,7 +189,11 @@ impl Peers {
                             drop((permit, counted));
                             match greeted {
                                 Ok(Ok((from, reader))) => peers.hear(from, reader).await,
-                                Ok(Err(error)) => tracing::warn!(%address, %error, "a connection of a server is refused"),
+                                Ok(Err(error)) => {
+                                    if let Some(left_out) = peers.refusals.admit(Instant::now()) {
+                                        tracing::warn!(%address, %error, left_out = left_out.noted(), "a connection of a server is refused");
+                                    }
+                                }
                                 Err(_) => tracing::debug!(%address, "a connection did not show in time which server it is"),
                             }
                         });
