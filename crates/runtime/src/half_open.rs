@@ -24,7 +24,7 @@ const HANDSHAKE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The connections of a node whose owner is not known yet.
 #[derive(Debug)]
-pub(crate) struct HalfOpen {
+pub struct HalfOpen {
     max: usize,
     state: Mutex<State>,
     turns: Mutex<Turns>,
@@ -78,9 +78,11 @@ struct State {
 }
 
 /// Who is taken for one: an IPv4 address, or the upper half of an IPv6 address, of which anybody has all the lower ones.
-type Network = (bool, u64);
+pub type Network = (bool, u64);
 
-fn network(address: IpAddr) -> Network {
+/// Of whom an address is.
+#[must_use]
+pub fn network(address: IpAddr) -> Network {
     match address.to_canonical() {
         IpAddr::V4(address) => (false, u64::from(address.to_bits())),
         IpAddr::V6(address) => (true, (address.to_bits() >> 64) as u64),
@@ -89,15 +91,22 @@ fn network(address: IpAddr) -> Network {
 
 /// One connection's place; dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     all: Arc<HalfOpen>,
     number: u64,
     taken: oneshot::Receiver<()>,
 }
 
 impl HalfOpen {
-    pub fn new(max: usize, gauge: Gauge) -> Self {
+    /// No connections, and so many at most, beside one in any case. The gauge shows how many there are.
+    pub(crate) fn new(max: usize, gauge: Gauge) -> Self {
         Self { max: max.max(1), state: Mutex::default(), turns: Mutex::default(), gauge }
+    }
+
+    /// The same, which nobody is shown.
+    #[must_use]
+    pub fn unseen(max: usize) -> Self {
+        Self::new(max, Gauge::default())
     }
 
     /// Gives a new connection from `address` a place, at the cost of another where there are too many.
@@ -118,7 +127,7 @@ impl HalfOpen {
     }
 
     /// Waits for a turn to shake hands.
-    pub async fn turn(self: &Arc<Self>, address: IpAddr) -> Permit {
+    pub(crate) async fn turn(self: &Arc<Self>, address: IpAddr) -> Permit {
         let network = network(address);
         let waiting = {
             let mut turns = self.lock_turns();

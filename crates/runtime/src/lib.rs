@@ -56,6 +56,7 @@ mod worked;
 pub use changes::{ChangeOptions, Control, KeepChain, Newest, NotTakenOver, TellOfFork};
 pub use configuration::Configuration;
 pub use connection::Wire;
+pub use half_open::{HalfOpen, Network, Place, network};
 #[cfg(feature = "lab")]
 pub use injected_latency::Delay;
 pub use injected_latency::Delays;

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use jute::{ConnectRequest, Numbered};
+use runtime::Place;
 use sentinel::{ConnectionId, Fields, Input, Peer, Server};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -17,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::drill::NOT_ALLOWED;
 use crate::limits::{
-    ANSWER_TIMEOUT, BATCH_MAX, BATCHES_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT, READ_BYTES,
-    UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX,
+    ANSWER_TIMEOUT, BATCH_MAX, BATCHES_MAX, CONNECT_BYTES_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT,
+    READ_BYTES, UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX,
 };
 
 /// What an order for a drill begins with.
@@ -135,22 +136,33 @@ pub(crate) struct Core {
 }
 
 /// Serves a connection to its end, over TLS where there is an `acceptor`.
-pub(crate) async fn accept(stream: TcpStream, acceptor: Option<TlsAcceptor>, connection: ConnectionId, mut peer: Peer, core: Core) {
+pub(crate) async fn accept(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    connection: ConnectionId,
+    mut peer: Peer,
+    mut place: Place,
+    core: Core,
+) {
     // Without it answers wait for acknowledgements; a socket that refuses is slower, and works.
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = acceptor else {
         let (reader, writer) = stream.into_split();
-        return serve(reader, writer, connection, peer, core).await;
+        return serve(reader, writer, connection, peer, place, core).await;
     };
     core.counters.handshakes.fetch_add(1, Ordering::Relaxed);
-    let shaken = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+    let shaken = tokio::select! {
+        shaken = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => Some(shaken),
+        () = place.taken() => None,
+    };
     core.counters.handshakes.fetch_sub(1, Ordering::Relaxed);
+    let Some(shaken) = shaken else { return made_way(&core) };
     match shaken {
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             peer.certificate = shown.and_then(|certificate| crate::tls::subject(certificate));
             let (reader, writer) = tokio::io::split(stream);
-            serve(reader, writer, connection, peer, core).await;
+            serve(reader, writer, connection, peer, place, core).await;
         }
         failed => {
             core.counters.handshakes_failed.fetch_add(1, Ordering::Relaxed);
@@ -161,7 +173,19 @@ pub(crate) async fn accept(stream: TcpStream, acceptor: Option<TlsAcceptor>, con
     }
 }
 
-async fn serve(reader: impl AsyncRead + Unpin, writer: impl AsyncWrite + Unpin, connection: ConnectionId, peer: Peer, core: Core) {
+/// Too many clients have not said yet who they are, and this one is closed.
+fn made_way(core: &Core) {
+    core.counters.rejected.fetch_add(1, Ordering::Relaxed);
+}
+
+async fn serve(
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    connection: ConnectionId,
+    peer: Peer,
+    place: Place,
+    core: Core,
+) {
     let outgoing = Arc::new(Outgoing::default());
     if core.events.send(Event::Opened { connection, peer, outgoing: outgoing.clone() }).await.is_err() {
         return;
@@ -169,7 +193,7 @@ async fn serve(reader: impl AsyncRead + Unpin, writer: impl AsyncWrite + Unpin, 
     let sending = write(writer, &outgoing);
     tokio::pin!(sending);
     tokio::select! {
-        () = read(reader, connection, &core, &outgoing) => {
+        () = read(reader, connection, place, &core, &outgoing) => {
             // A client that has sent its last may still read.
             outgoing.close();
             let _ = timeout(GOODBYE_TIMEOUT, sending).await;
@@ -180,29 +204,49 @@ async fn serve(reader: impl AsyncRead + Unpin, writer: impl AsyncWrite + Unpin, 
     let _ = core.events.send(Event::Closed(connection)).await;
 }
 
+/// What a connection begins with.
+enum First {
+    Word([u8; 4]),
+    Drill,
+    Connect(ConnectRequest, usize),
+}
+
+/// Nothing where it makes no sense, or does not come.
+async fn first(reader: &mut BufReader<impl AsyncRead + Unpin>) -> Option<First> {
+    let mut head = [0; 4];
+    timeout(FRAME_TIMEOUT, reader.read_exact(&mut head)).await.ok()?.ok()?;
+    if Server::is_word(head) {
+        return Some(First::Word(head));
+    }
+    if head == DRILL {
+        return Some(First::Drill);
+    }
+    let body = read_body(reader, head, CONNECT_BYTES_MAX).await.ok()?;
+    Some(First::Connect(ConnectRequest::decode(&body).ok()?, body.len()))
+}
+
 /// Reads frames until there are no more, or one makes no sense.
-async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &Core, outgoing: &Outgoing) {
+async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, mut place: Place, core: &Core, outgoing: &Outgoing) {
     let mut reader = BufReader::with_capacity(READ_BYTES, reader);
     let batches = Arc::new(Semaphore::new(BATCHES_MAX));
     let give = async |inputs, bytes| give(core, connection, &batches, inputs, bytes).await;
-    let mut head = [0; 4];
-    if !matches!(timeout(FRAME_TIMEOUT, reader.read_exact(&mut head)).await, Ok(Ok(_))) {
-        return;
-    }
-    if Server::is_word(head) {
-        give(vec![Input::Word { connection, word: head }], 4).await;
-        return answered().await;
-    }
-    if head == DRILL && !core.allows_drills {
+    let first = tokio::select! {
+        first = first(&mut reader) => first,
+        () = place.taken() => return made_way(core),
+    };
+    drop(place);
+    match first {
+        None => return,
+        Some(First::Word(word)) => {
+            give(vec![Input::Word { connection, word }], 4).await;
+            return answered().await;
+        }
         // What it was to be is not read: anybody can say anything here.
-        return outgoing.put(NOT_ALLOWED.as_bytes().to_vec());
+        Some(First::Drill) if !core.allows_drills => return outgoing.put(NOT_ALLOWED.as_bytes().to_vec()),
+        Some(First::Drill) => return drill(&mut reader, connection, core).await,
+        Some(First::Connect(request, bytes)) => give(vec![Input::Connect { connection, request }], bytes).await,
     }
-    if head == DRILL {
-        return drill(&mut reader, connection, core).await;
-    }
-    let Ok(body) = read_body(&mut reader, head, core.frame_bytes_max).await else { return };
-    let Ok(request) = ConnectRequest::decode(&body) else { return };
-    give(vec![Input::Connect { connection, request }], body.len()).await;
+    let mut head = [0; 4];
     loop {
         while outgoing.unsent.load(Ordering::Acquire) > UNSENT_BYTES_SOFT_MAX {
             outgoing.drained.notified().await;
@@ -323,7 +367,10 @@ async fn dead(outgoing: &Outgoing) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use jute::Request;
+    use runtime::HalfOpen;
 
     use super::*;
 
@@ -335,6 +382,10 @@ mod tests {
             allows_drills: false,
             counters: Arc::default(),
         }
+    }
+
+    fn place() -> Place {
+        Arc::new(HalfOpen::unseen(1)).enter(Ipv4Addr::LOCALHOST.into())
     }
 
     fn frame(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -350,10 +401,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_has_not_said_who_it_is_makes_way_and_says_little() {
+        let (events, mut taken) = mpsc::channel(1);
+        let (core, outgoing) = (core(events), Outgoing::default());
+        let all = Arc::new(HalfOpen::unseen(1));
+        let enter = || all.enter(Ipv4Addr::LOCALHOST.into());
+        let (silent, _other) = tokio::io::duplex(1);
+        let reading = read(silent, ConnectionId(1), enter(), &core, &outgoing);
+        let _newer = enter();
+        reading.await;
+        assert_eq!(core.counters.rejected.load(Ordering::Relaxed), 1);
+        // The longest frame that is read has all that a client says.
+        for (more, is_read) in [(0, true), (CONNECT_BYTES_MAX, false)] {
+            let length = u32::try_from(connect().len() - 4 + more).expect("it is short");
+            let sent = [&length.to_be_bytes()[..], &connect()[4..], &vec![0; more]].concat();
+            read(&sent[..], ConnectionId(1), enter(), &core, &outgoing).await;
+            assert_eq!(taken.try_recv().is_ok(), is_read, "with {more} bytes more");
+        }
+    }
+
+    #[tokio::test]
     async fn orders_for_drills_are_not_read_where_there_are_none() {
         let (events, mut taken) = mpsc::channel(1);
         let (core, outgoing) = (core(events), Outgoing::default());
-        read(&DRILL[..], ConnectionId(1), &core, &outgoing).await;
+        read(&DRILL[..], ConnectionId(1), place(), &core, &outgoing).await;
         assert_eq!(outgoing.take(), NOT_ALLOWED.as_bytes());
         assert!(taken.try_recv().is_err(), "the core hears nothing of it");
     }
@@ -364,7 +435,7 @@ mod tests {
         let sent = [connect(), ping.repeat(BATCH_MAX * 100)].concat();
         let (events, mut taken) = mpsc::channel(1_000);
         let (core, outgoing) = (core(events), Outgoing::default());
-        let mut reading = Box::pin(read(&sent[..], ConnectionId(1), &core, &outgoing));
+        let mut reading = Box::pin(read(&sent[..], ConnectionId(1), place(), &core, &outgoing));
         // It goes as far as it can: whatever it waits for, nothing comes of waiting longer.
         for _ in 0..1_000 {
             assert!(std::future::poll_fn(|context| std::task::Poll::Ready(reading.as_mut().poll(context).is_pending())).await);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use machine::turn::{Bounds, NoSigner, Turns};
 use machine::{Input as TurnInput, Time};
-use runtime::{LogLimit, LowPriority};
+use runtime::{HalfOpen, LogLimit, LowPriority, Network, network};
 use sentinel::{ConnectionId, Fields, Latency, Now, Peer, Server, Settings, State, latency_fields};
 use store::StoreError;
 use tokio::net::TcpListener;
@@ -27,7 +27,9 @@ use crate::admin;
 use crate::alone::Alone;
 use crate::clients::Clients;
 use crate::connection::{self, Core, Counters, Event};
-use crate::limits::{LAST_WORDS_TIMEOUT, STRANGERS_LOGGED_A_MINUTE_MAX, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use crate::limits::{
+    LAST_WORDS_TIMEOUT, STRANGERS_LOGGED_A_MINUTE_MAX, STRANGERS_PARTS, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_BYTES_MAX, WAITING_MAX,
+};
 use crate::measure::{Walks, open_files_max};
 use crate::member::{MemberDriver, Others};
 use crate::peers::PeersError;
@@ -195,7 +197,9 @@ fn address_of(listener: Option<&TcpListener>) -> Option<SocketAddr> {
 struct Room {
     all: Arc<Semaphore>,
     an_address_max: usize,
-    counts: Mutex<BTreeMap<IpAddr, usize>>,
+    counts: Mutex<BTreeMap<Network, usize>>,
+    /// Those that have not said yet who they are.
+    strangers: Arc<HalfOpen>,
     next: AtomicU64,
 }
 
@@ -205,14 +209,15 @@ impl Room {
             all: Arc::new(Semaphore::new(config.connections_max)),
             an_address_max: config.connections_an_address_max,
             counts: Mutex::default(),
+            strangers: Arc::new(HalfOpen::unseen(config.connections_max / STRANGERS_PARTS)),
             next: AtomicU64::new(1),
         }
     }
 
-    /// Counts a connection of `address`; false when it has as many as it may.
+    /// Counts a connection of `address`, or of the network of which anybody has all addresses; false when it has as many as it may.
     fn enter(&self, address: IpAddr) -> bool {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = counts.entry(address).or_default();
+        let here = counts.entry(network(address)).or_default();
         let has_room = self.an_address_max == 0 || *here < self.an_address_max;
         *here += usize::from(has_room);
         has_room
@@ -220,10 +225,10 @@ impl Room {
 
     fn leave(&self, address: IpAddr) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(here) = counts.get_mut(&address) {
+        if let Some(here) = counts.get_mut(&network(address)) {
             *here -= 1;
             if *here == 0 {
-                counts.remove(&address);
+                counts.remove(&network(address));
             }
         }
     }
@@ -250,15 +255,16 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, core: Core
         if !room.enter(address) {
             core.counters.rejected.fetch_add(1, Ordering::Relaxed);
             if let Some(left_out) = refusals.admit(Instant::now()) {
-                tracing::warn!(%address, left_out = left_out.noted(), "this address has as many connections as maxClientCnxns allows");
+                tracing::warn!(%address, left_out = left_out.noted(), "this address, or its IPv6 network of 64 bits, has as many connections as maxClientCnxns allows");
             }
             continue;
         }
         let (core, room, acceptor) = (core.clone(), room.clone(), acceptor.clone());
         let number = ConnectionId(room.next.fetch_add(1, Ordering::Relaxed));
+        let place = room.strangers.enter(address);
         tokio::spawn(async move {
             let peer = Peer { address, port: peer.port(), certificate: None };
-            connection::accept(stream, acceptor, number, peer, core).await;
+            connection::accept(stream, acceptor, number, peer, place, core).await;
             room.leave(address);
             drop(permit);
         });
@@ -490,4 +496,21 @@ fn shown(config: &Config) -> Vec<(String, String)> {
         (format!("server.{}", server.id), format!("{}:{}:{role}", server.host, server.port))
     });
     lines.map(|(key, value)| (key.to_owned(), value)).into_iter().chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_an_ipv6_network_has_no_more_connections_than_an_address_may() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = format!("clientPort=0\nmaxClientCnxns=2\ndataDir={}\n", folder.path().display());
+        let room = Room::new(&Config::parse(&text).expect("it is a good file"));
+        let enter = |address: &str| room.enter(address.parse().expect("an address"));
+        assert_eq!(["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"].map(enter), [true, true, false, true]);
+        assert_eq!(["192.0.2.1", "192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"].map(enter), [true, true, false, true]);
+        room.leave("2001:db8::7".parse().expect("an address"));
+        assert!(enter("2001:db8::4"));
+    }
 }

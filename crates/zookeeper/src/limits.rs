@@ -60,6 +60,11 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(4);
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many connections there may be.
 pub const CONNECTIONS_MAX: usize = 10_000;
+/// One part of so many of all connections may be of clients that have not said yet who they are. When there are more, the oldest of the network that
+/// has most makes way: clients say it with their first frame, and many come back at once when a server was away.
+pub const STRANGERS_PARTS: usize = 2;
+/// The longest first frame of a client: its password takes most of it.
+pub const CONNECT_BYTES_MAX: usize = 256;
 /// How many servers there may be.
 pub const SERVERS_MAX: usize = 63;
 /// The longest message between servers: an entry of the log holds a client's request at most.
@@ -72,10 +77,8 @@ pub const PEER_UNSENT_BYTES_MAX: usize = 64 << 20;
 pub const PEER_WAITING_MAX: usize = 64;
 // A turn has room for all that it is brought: a tick, what the log offers, what the other servers said, and what clients ask.
 const _: () = assert!(2 + PEER_WAITING_MAX + TURN_MAX <= INPUTS_MAX);
-/// How many connections of other servers have not shown yet who they are.
+/// How many connections of other servers have not shown yet who they are. When there are more, the oldest of the network that has most makes way.
 pub const PEER_STRANGERS_MAX: usize = 64;
-/// And how many of these come from one address. Servers may share a machine.
-pub const PEER_STRANGERS_OF_ADDRESS_MAX: usize = 8;
 /// How long connecting to another server may take, and greeting it.
 pub const PEER_GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a write to another server may take.

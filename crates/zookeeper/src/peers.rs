@@ -4,21 +4,21 @@
 //! is set up; who is dialled checks that against the key that was shown and against its own file, and says why where it refuses. What is
 //! sent while a connection is down, or faster than it takes, is dropped: the order asks again, and streams of requests begin anew.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
 use crypto::SecretKey;
 use runtime::tls::{public_key_of, read_private_key};
-use runtime::{Identity, IdentityError, LogLimit, make_certificate};
+use runtime::{HalfOpen, Identity, IdentityError, LogLimit, make_certificate};
 use rustls::pki_types::ServerName;
 use sentinel::ensemble::Message;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -27,8 +27,8 @@ use types::{ClusterId, Party, ReplicaId, ShardId};
 
 use crate::config::{EnsembleConfig, ServerConfig};
 use crate::limits::{
-    GREETING_BYTES_MAX, PEER_FRAME_BYTES_MAX, PEER_GREETING_TIMEOUT, PEER_SILENCE, PEER_STRANGERS_MAX, PEER_STRANGERS_OF_ADDRESS_MAX,
-    PEER_UNSENT_BYTES_MAX, PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY, STRANGERS_LOGGED_A_MINUTE_MAX,
+    GREETING_BYTES_MAX, PEER_FRAME_BYTES_MAX, PEER_GREETING_TIMEOUT, PEER_SILENCE, PEER_STRANGERS_MAX, PEER_UNSENT_BYTES_MAX,
+    PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY, STRANGERS_LOGGED_A_MINUTE_MAX,
 };
 
 /// The version of what servers say to one another: to be raised with everything that a server of an earlier build would take for something else, or
@@ -171,22 +171,23 @@ impl Peers {
     }
 
     async fn listen(self: Arc<Self>, listener: TcpListener) {
-        let strangers = Arc::new(Semaphore::new(PEER_STRANGERS_MAX));
-        let by_address = Arc::default();
+        let strangers = Arc::new(HalfOpen::unseen(PEER_STRANGERS_MAX));
         let mut connections = JoinSet::new();
         loop {
-            let Ok(permit) = strangers.clone().acquire_owned().await else { return };
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
                         let peers = Arc::clone(&self);
-                        let Some(counted) = Stranger::count(&by_address, address.ip()) else {
-                            tracing::debug!(%address, "too many connections of one address have not shown yet which servers they are");
-                            continue;
-                        };
+                        let mut place = strangers.enter(address.ip());
                         connections.spawn(async move {
-                            let greeted = timeout(PEER_GREETING_TIMEOUT, peers.greet(stream)).await;
-                            drop((permit, counted));
+                            let greeted = tokio::select! {
+                                greeted = timeout(PEER_GREETING_TIMEOUT, peers.greet(stream)) => greeted,
+                                () = place.taken() => {
+                                    tracing::debug!(%address, "too many connections have not shown yet which servers they are");
+                                    return;
+                                }
+                            };
+                            drop(place);
                             match greeted {
                                 Ok(Ok((from, reader))) => peers.hear(from, reader).await,
                                 Ok(Err(error)) => {
@@ -316,38 +317,6 @@ fn check_greeting(id: u8, greeting: &str, own: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// How many connections of each address have not shown yet who they are.
-type Strangers = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
-
-/// One of them, counted while it lives.
-struct Stranger {
-    strangers: Strangers,
-    address: IpAddr,
-}
-
-impl Stranger {
-    /// Nothing where there are too many of its address.
-    fn count(strangers: &Strangers, address: IpAddr) -> Option<Self> {
-        let mut known = strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = known.get(&address).copied().unwrap_or(0);
-        if count >= PEER_STRANGERS_OF_ADDRESS_MAX {
-            return None;
-        }
-        known.insert(address, count + 1);
-        Some(Self { strangers: Arc::clone(strangers), address })
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let mut known = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get_mut(&self.address) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(known.remove(&self.address)),
-        }
-    }
-}
-
 /// The first address of a host.
 pub(crate) async fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     lookup_host((host, port)).await?.next().ok_or_else(|| io::Error::other("the host has no address"))
@@ -411,7 +380,6 @@ async fn write_text(writer: &mut (impl AsyncWrite + Unpin), text: &str) -> io::R
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
     use std::path::Path;
 
     use super::*;
@@ -462,16 +430,18 @@ mod tests {
         assert!(other.contains("set up in another way"), "{other}");
     }
 
-    #[test]
-    fn one_address_does_not_keep_others_out() {
-        let strangers = Strangers::default();
-        let [one, other] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)].map(IpAddr::from);
-        let mut of_one: Vec<Stranger> = std::iter::from_fn(|| Stranger::count(&strangers, one)).collect();
-        assert_eq!(of_one.len(), PEER_STRANGERS_OF_ADDRESS_MAX);
-        assert!(Stranger::count(&strangers, other).is_some());
-        of_one.pop();
-        assert!(Stranger::count(&strangers, one).is_some(), "its place is free again");
-        of_one.clear();
-        assert!(strangers.lock().expect("nobody panicked").is_empty());
+    #[tokio::test]
+    async fn who_is_silent_keeps_no_server_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let [one, other] = peers(folder.path(), address.port());
+        let _listening = other.clone().start(listener);
+        let mut silent = Vec::new();
+        for _ in 0..2 * PEER_STRANGERS_MAX {
+            silent.push(TcpStream::connect(address).await.expect("it listens"));
+        }
+        let server = other.servers[1].clone();
+        one.reach(&server).await.map(drop).expect("the others make way");
     }
 }
