@@ -252,6 +252,25 @@ pub enum NotARequest {
     },
 }
 
+impl Request {
+    /// How many elements its lists have: each takes far more memory than it has bytes.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        let of = |operation: &Operation| 1 + if let Operation::Create(create) = operation { create.acl.len() } else { 0 };
+        match self {
+            Self::Create(create) => create.acl.len(),
+            Self::SetAcl { acl, .. } => acl.len(),
+            Self::Multi(operations) => operations.iter().map(of).sum(),
+            Self::MultiRead(operations) => operations.len(),
+            Self::SetWatches(watches) => {
+                let lists = [&watches.data, &watches.exist, &watches.child, &watches.persistent, &watches.persistent_recursive];
+                lists.iter().map(|list| list.len()).sum()
+            }
+            _ => 0,
+        }
+    }
+}
+
 impl Numbered {
     /// Reads a frame's body.
     ///

@@ -18,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::drill::NOT_ALLOWED;
 use crate::limits::{
-    ANSWER_TIMEOUT, BATCH_MAX, BATCHES_MAX, CONNECT_BYTES_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT,
-    READ_BYTES, UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX,
+    ANSWER_TIMEOUT, BATCH_MAX, BATCHES_MAX, CONNECT_BYTES_MAX, DRILL_BYTES_MAX, ELEMENT_BYTES, FRAME_TIMEOUT, GOODBYE_TIMEOUT,
+    HANDSHAKE_TIMEOUT, LONG_BYTES, LONG_FRAME_TIMEOUT, READ_BYTES, UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX, WAITING_BYTES_MAX,
 };
 
 /// What an order for a drill begins with.
@@ -128,8 +128,10 @@ pub(crate) struct Counters {
 #[derive(Clone)]
 pub(crate) struct Core {
     pub(crate) events: mpsc::Sender<Event>,
-    /// A permit a byte.
-    pub(crate) waiting: Arc<Semaphore>,
+    /// A permit a byte of what short requests take, and of what long ones do: who asks for little does not wait behind those who ask for much.
+    pub(crate) waiting: [Arc<Semaphore>; 2],
+    /// A permit a byte of long requests, which wait for it before they are read: of this connection's network, and of all.
+    pub(crate) long: [Arc<Semaphore>; 2],
     pub(crate) frame_bytes_max: usize,
     pub(crate) allows_drills: bool,
     pub(crate) counters: Arc<Counters>,
@@ -229,7 +231,7 @@ async fn first(reader: &mut BufReader<impl AsyncRead + Unpin>) -> Option<First> 
 async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, mut place: Place, core: &Core, outgoing: &Outgoing) {
     let mut reader = BufReader::with_capacity(READ_BYTES, reader);
     let batches = Arc::new(Semaphore::new(BATCHES_MAX));
-    let give = async |inputs, bytes| give(core, connection, &batches, inputs, bytes).await;
+    let give = async |inputs, bytes, counted| give(core, connection, &batches, inputs, bytes, counted).await;
     let first = tokio::select! {
         first = first(&mut reader) => first,
         () = place.taken() => return made_way(core),
@@ -238,13 +240,13 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, mut plac
     match first {
         None => return,
         Some(First::Word(word)) => {
-            give(vec![Input::Word { connection, word }], 4).await;
+            give(vec![Input::Word { connection, word }], 4, Vec::new()).await;
             return answered().await;
         }
         // What it was to be is not read: anybody can say anything here.
         Some(First::Drill) if !core.allows_drills => return outgoing.put(NOT_ALLOWED.as_bytes().to_vec()),
         Some(First::Drill) => return drill(&mut reader, connection, core).await,
-        Some(First::Connect(request, bytes)) => give(vec![Input::Connect { connection, request }], bytes).await,
+        Some(First::Connect(request, bytes)) => give(vec![Input::Connect { connection, request }], bytes, Vec::new()).await,
     }
     let mut head = [0; 4];
     loop {
@@ -255,9 +257,11 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, mut plac
         if reader.read_exact(&mut head).await.is_err() {
             return;
         }
-        let Ok(body) = read_body(&mut reader, head, core.frame_bytes_max).await else { return };
+        let mut counted = Vec::new();
+        let Ok(body) = read_request(&mut reader, head, core, &mut counted).await else { return };
         let mut bytes = body.len();
         let mut inputs = vec![Input::Request { connection, request: Numbered::decode(&body) }];
+        drop(body);
         // What has arrived with it goes along: a client with many requests under way costs the core one look, and not one for each.
         while inputs.len() < BATCH_MAX
             && let Some(frame) = whole_frame(reader.buffer())
@@ -268,7 +272,7 @@ async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, mut plac
             reader.consume(4 + length);
             bytes += length;
         }
-        give(inputs, bytes).await;
+        give(inputs, bytes, counted).await;
     }
 }
 
@@ -296,6 +300,24 @@ async fn drill(reader: &mut BufReader<impl AsyncRead + Unpin>, connection: Conne
     }
 }
 
+/// A request's body. A long one stays in its socket until there is room for it, which is `counted` then.
+async fn read_request(
+    reader: &mut BufReader<impl AsyncRead + Unpin>,
+    head: [u8; 4],
+    core: &Core,
+    counted: &mut Vec<OwnedSemaphorePermit>,
+) -> io::Result<Vec<u8>> {
+    let length = u32::from_be_bytes(head) as usize;
+    if length <= LONG_BYTES || length > core.frame_bytes_max {
+        return read_body(reader, head, core.frame_bytes_max).await;
+    }
+    for room in &core.long {
+        counted.push(room.clone().acquire_many_owned(permits_of(length)).await.map_err(io::Error::other)?);
+    }
+    let read = timeout(LONG_FRAME_TIMEOUT, read_body(reader, head, core.frame_bytes_max)).await;
+    read.unwrap_or_else(|_| Err(io::Error::other("a long frame takes too long")))
+}
+
 /// A frame's body. Memory is taken as bytes arrive, not as the head promises.
 async fn read_body(reader: &mut BufReader<impl AsyncRead + Unpin>, head: [u8; 4], bytes_max: usize) -> io::Result<Vec<u8>> {
     let length = u32::from_be_bytes(head) as usize;
@@ -311,15 +333,31 @@ async fn read_body(reader: &mut BufReader<impl AsyncRead + Unpin>, head: [u8; 4]
     }
 }
 
-/// Gives the core inputs, once there is room for them, of this connection and of all.
-async fn give(core: &Core, connection: ConnectionId, batches: &Arc<Semaphore>, inputs: Vec<Input>, bytes: usize) {
-    let permits = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
+/// Gives the core inputs, once there is room for them, of this connection and of all. `counted` is the room that was taken before they were read.
+async fn give(
+    core: &Core,
+    connection: ConnectionId,
+    batches: &Arc<Semaphore>,
+    inputs: Vec<Input>,
+    bytes: usize,
+    mut counted: Vec<OwnedSemaphorePermit>,
+) {
+    let elements = |input: &Input| if let Input::Request { request: Ok(numbered), .. } = input { numbered.request.elements() } else { 0 };
+    let elements: usize = inputs.iter().map(elements).sum();
+    // There is never room for more than this: what takes more has all of it.
+    let permits = (bytes.max(1) + elements * ELEMENT_BYTES).min(WAITING_BYTES_MAX);
     let Ok(batch) = batches.clone().acquire_owned().await else { return };
-    let Ok(permit) = core.waiting.clone().acquire_many_owned(permits).await else { return };
-    // The core has stopped if it does not take this.
+    let room = core.waiting[usize::from(!counted.is_empty())].clone();
+    let Ok(permit) = room.acquire_many_owned(permits_of(permits)).await else { return };
+    counted.extend([batch, permit]);
     core.counters.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    let batch = Batch { connection, inputs, arrived: Instant::now(), counted: vec![permit, batch] };
+    let batch = Batch { connection, inputs, arrived: Instant::now(), counted };
+    // The core has stopped if it does not take this.
     let _ = core.events.send(Event::Inputs(batch)).await;
+}
+
+fn permits_of(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// Sends what there is, until the connection is to be closed.
@@ -368,8 +406,10 @@ async fn dead(outgoing: &Outgoing) {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::pin::Pin;
+    use std::task::Poll;
 
-    use jute::Request;
+    use jute::{Request, SetWatches};
     use runtime::HalfOpen;
 
     use super::*;
@@ -377,7 +417,8 @@ mod tests {
     fn core(events: mpsc::Sender<Event>) -> Core {
         Core {
             events,
-            waiting: Arc::new(Semaphore::new(1 << 20)),
+            waiting: [(); 2].map(|()| Arc::new(Semaphore::new(WAITING_BYTES_MAX))),
+            long: [(); 2].map(|()| Arc::new(Semaphore::new(0))),
             frame_bytes_max: 1 << 20,
             allows_drills: false,
             counters: Arc::default(),
@@ -429,6 +470,38 @@ mod tests {
         assert!(taken.try_recv().is_err(), "the core hears nothing of it");
     }
 
+    /// Whatever it waits for then, nothing comes of waiting longer.
+    async fn go_as_far_as_it_can(mut reading: Pin<&mut impl Future<Output = ()>>) {
+        for _ in 0..1_000 {
+            assert!(std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context).is_pending())).await);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_request_is_not_read_before_there_is_room_for_it_and_counts_as_what_it_takes() {
+        let watches = SetWatches { data: vec![String::new(); LONG_BYTES / 4], ..SetWatches::default() };
+        let long = frame(|out| Numbered { xid: -8, request: Request::SetWatches(watches) }.encode(out));
+        let sent = [connect(), long.clone()].concat();
+        let (events, mut taken) = mpsc::channel(1_000);
+        let (core, outgoing) = (core(events), Outgoing::default());
+        let mut reading = Box::pin(read(&sent[..], ConnectionId(1), place(), &core, &outgoing));
+        for room in &core.long {
+            go_as_far_as_it_can(reading.as_mut()).await;
+            assert_eq!(taken.len(), 1, "the session is begun, and no more");
+            room.add_permits(long.len() - 4);
+        }
+        reading.await;
+        drop(taken.recv().await);
+        let batch = taken.recv().await;
+        let bytes = long.len() - 4;
+        assert_eq!(core.long.each_ref().map(|room| room.available_permits()), [0, 0]);
+        assert_eq!(core.waiting[1].available_permits(), WAITING_BYTES_MAX - bytes - LONG_BYTES / 4 * ELEMENT_BYTES);
+        drop(batch);
+        assert_eq!(core.long.each_ref().map(|room| room.available_permits()), [bytes, bytes], "the core has taken it");
+        assert_eq!(core.waiting[1].available_permits(), WAITING_BYTES_MAX);
+    }
+
     #[tokio::test]
     async fn so_many_batches_of_a_connection_wait_for_the_core_and_the_rest_in_its_socket() {
         let ping = frame(|out| Numbered { xid: -2, request: Request::Ping }.encode(out));
@@ -436,11 +509,7 @@ mod tests {
         let (events, mut taken) = mpsc::channel(1_000);
         let (core, outgoing) = (core(events), Outgoing::default());
         let mut reading = Box::pin(read(&sent[..], ConnectionId(1), place(), &core, &outgoing));
-        // It goes as far as it can: whatever it waits for, nothing comes of waiting longer.
-        for _ in 0..1_000 {
-            assert!(std::future::poll_fn(|context| std::task::Poll::Ready(reading.as_mut().poll(context).is_pending())).await);
-            tokio::task::yield_now().await;
-        }
+        go_as_far_as_it_can(reading.as_mut()).await;
         assert_eq!(taken.len(), BATCHES_MAX);
         // Each that the core has taken makes room for another one.
         let counted = |event: Event| if let Event::Inputs(batch) = event { batch.inputs.len() } else { 0 };

@@ -28,7 +28,8 @@ use crate::alone::Alone;
 use crate::clients::Clients;
 use crate::connection::{self, Core, Counters, Event};
 use crate::limits::{
-    LAST_WORDS_TIMEOUT, STRANGERS_LOGGED_A_MINUTE_MAX, STRANGERS_PARTS, TURN_MAX, WAITING_AT_CORE_MAX, WAITING_BYTES_MAX, WAITING_MAX,
+    LAST_WORDS_TIMEOUT, LONG_BYTES_OF_ALL_MAX, LONG_BYTES_OF_NETWORK_MAX, STRANGERS_LOGGED_A_MINUTE_MAX, STRANGERS_PARTS, TURN_MAX,
+    WAITING_AT_CORE_MAX, WAITING_BYTES_MAX, WAITING_MAX,
 };
 use crate::measure::{Walks, open_files_max};
 use crate::member::{MemberDriver, Others};
@@ -105,7 +106,8 @@ impl Running {
         let counters = Arc::<Counters>::default();
         let core = Core {
             events,
-            waiting: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
+            waiting: [(); 2].map(|()| Arc::new(Semaphore::new(WAITING_BYTES_MAX))),
+            long: [LONG_BYTES_OF_NETWORK_MAX, LONG_BYTES_OF_ALL_MAX].map(|bytes| Arc::new(Semaphore::new(bytes))),
             frame_bytes_max: config.frame_bytes_max,
             allows_drills: config.allows_drills,
             counters: counters.clone(),
@@ -197,7 +199,7 @@ fn address_of(listener: Option<&TcpListener>) -> Option<SocketAddr> {
 struct Room {
     all: Arc<Semaphore>,
     an_address_max: usize,
-    counts: Mutex<BTreeMap<Network, usize>>,
+    networks: Mutex<BTreeMap<Network, Here>>,
     /// Those that have not said yet who they are.
     strangers: Arc<HalfOpen>,
     next: AtomicU64,
@@ -208,29 +210,43 @@ impl Room {
         Self {
             all: Arc::new(Semaphore::new(config.connections_max)),
             an_address_max: config.connections_an_address_max,
-            counts: Mutex::default(),
+            networks: Mutex::default(),
             strangers: Arc::new(HalfOpen::unseen(config.connections_max / STRANGERS_PARTS)),
             next: AtomicU64::new(1),
         }
     }
 
-    /// Counts a connection of `address`, or of the network of which anybody has all addresses; false when it has as many as it may.
-    fn enter(&self, address: IpAddr) -> bool {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = counts.entry(network(address)).or_default();
-        let has_room = self.an_address_max == 0 || *here < self.an_address_max;
-        *here += usize::from(has_room);
-        has_room
+    /// Counts a connection of `address`, or of the network of which anybody has all addresses. Gives the room for its long requests; nothing when it
+    /// has as many connections as it may.
+    fn enter(&self, address: IpAddr) -> Option<Arc<Semaphore>> {
+        let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = networks.entry(network(address)).or_insert_with(Here::new);
+        let has_room = self.an_address_max == 0 || here.connections < self.an_address_max;
+        here.connections += usize::from(has_room);
+        has_room.then(|| here.long.clone())
     }
 
     fn leave(&self, address: IpAddr) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(here) = counts.get_mut(&network(address)) {
-            *here -= 1;
-            if *here == 0 {
-                counts.remove(&network(address));
+        let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(here) = networks.get_mut(&network(address)) {
+            here.connections -= 1;
+            if here.connections == 0 {
+                networks.remove(&network(address));
             }
         }
+    }
+}
+
+/// What comes from one network.
+struct Here {
+    connections: usize,
+    /// A permit a byte of long requests.
+    long: Arc<Semaphore>,
+}
+
+impl Here {
+    fn new() -> Self {
+        Self { connections: 0, long: Arc::new(Semaphore::new(LONG_BYTES_OF_NETWORK_MAX)) }
     }
 }
 
@@ -252,14 +268,15 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, core: Core
             }
         };
         let address = peer.ip().to_canonical();
-        if !room.enter(address) {
+        let Some(here) = room.enter(address) else {
             core.counters.rejected.fetch_add(1, Ordering::Relaxed);
             if let Some(left_out) = refusals.admit(Instant::now()) {
                 tracing::warn!(%address, left_out = left_out.noted(), "this address, or its IPv6 network of 64 bits, has as many connections as maxClientCnxns allows");
             }
             continue;
-        }
-        let (core, room, acceptor) = (core.clone(), room.clone(), acceptor.clone());
+        };
+        let (mut core, room, acceptor) = (core.clone(), room.clone(), acceptor.clone());
+        core.long[0] = here;
         let number = ConnectionId(room.next.fetch_add(1, Ordering::Relaxed));
         let place = room.strangers.enter(address);
         tokio::spawn(async move {
@@ -507,7 +524,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let text = format!("clientPort=0\nmaxClientCnxns=2\ndataDir={}\n", folder.path().display());
         let room = Room::new(&Config::parse(&text).expect("it is a good file"));
-        let enter = |address: &str| room.enter(address.parse().expect("an address"));
+        let enter = |address: &str| room.enter(address.parse().expect("an address")).is_some();
         assert_eq!(["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"].map(enter), [true, true, false, true]);
         assert_eq!(["192.0.2.1", "192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"].map(enter), [true, true, false, true]);
         room.leave("2001:db8::7".parse().expect("an address"));

@@ -6,8 +6,19 @@ use machine::turn::INPUTS_MAX;
 
 /// The largest request that may be allowed: a node of a snapshot came in one.
 pub const FRAME_BYTES_MAX_MAX: usize = 8 << 20;
-/// How many bytes of requests wait for the core, of all connections.
+/// How many bytes the requests take that wait for the core, of all connections: short ones, and as many long ones.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
+/// What an element of a request's lists takes in memory beside its bytes.
+pub const ELEMENT_BYTES: usize = 128;
+/// A request of more bytes is long: it is not read before there is room for all of it.
+pub const LONG_BYTES: usize = 64 << 10;
+/// How many bytes long requests have that arrive, or wait for the core, of all connections.
+pub const LONG_BYTES_OF_ALL_MAX: usize = 64 << 20;
+/// And of those that come from one network: others have room, whatever one does.
+pub const LONG_BYTES_OF_NETWORK_MAX: usize = 16 << 20;
+const _: () = assert!(FRAME_BYTES_MAX_MAX <= LONG_BYTES_OF_NETWORK_MAX && LONG_BYTES_OF_NETWORK_MAX <= LONG_BYTES_OF_ALL_MAX);
+/// How long the rest of a long request may take to arrive: others may wait for its room.
+pub const LONG_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many requests of one connection go to the core together.
 pub const BATCH_MAX: usize = 32;
 /// How many bytes are read from a connection at once.
