@@ -32,6 +32,9 @@ pub use self::reading::{PendingWrite, ReadResult, ScanRow};
 /// The most votes that may be shown as evidence of authorship: one shard's.
 const EVIDENCE_MAX: usize = VOTERS_MAX;
 
+/// A client that asks for a page of so many rows wants none, and no answer: it will read on as of that moment.
+pub const KEEPS: u32 = 0;
+
 /// Everything said in this protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {

@@ -45,7 +45,6 @@ use self::held_off::HeldOff;
 use self::housekeeping::Sweep;
 use self::older_copy::OlderCopy;
 use self::orphan_resolution::{Answer, StatusQueries};
-pub(crate) use self::past_readers::KEEPS;
 use self::past_readers::PastReaders;
 use self::rebuild::Rebuild;
 use self::stall_detector::StallTimers;

@@ -29,7 +29,7 @@ pub enum BackupCommand {
         \x20 bezant backup take tuesday.backup --since monday.backup\n\
         \x20 bezant backup take wednesday.backup --since monday.backup --since tuesday.backup\n\n\
         All rows are of one moment, and each is what enough replicas agree on; transactions go on meanwhile. The replicas keep what was there until it\n\
-        is read, which takes room on their disks, or with augustus in their memory. The file holds everything that the database held: keep it as you keep that.")]
+        is read, which takes room on their disks or in their memory. The file holds everything that the database held: keep it as you keep that.")]
     Take(TakeArgs),
     /// Checks that a backup is whole; with those of what has changed, that they follow one another. It asks nobody
     #[command(after_help = "Example:\n\

@@ -16,10 +16,9 @@ use types::{Direction, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, Tran
 use super::{Coordinator, Event, Failure, Out, Timer};
 use crate::commit_relay::RecentCommits;
 use crate::lost_reads::Finishes;
-use crate::message::{Message, PendingWrite, ReadResult, Refusal, ScanRow};
+use crate::message::{KEEPS, Message, PendingWrite, ReadResult, Refusal, ScanRow};
 use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, RangeFound, ReadFound};
-use crate::replica::KEEPS;
 use crate::round_trip::RequestKind;
 use crate::transaction::{RANGE_DELETED_MAX, Transaction};
 use crate::transaction_table::untold_by;

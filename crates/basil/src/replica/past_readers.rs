@@ -12,9 +12,8 @@ use store::StorageBackend;
 use types::{ClientId, Party, Timestamp};
 
 use super::Replica;
+use crate::message::KEEPS;
 
-/// Who asks for a page of so many rows wants none, and no answer: it will read on as of that moment.
-pub(crate) const KEEPS: u32 = 0;
 /// The most moments that are kept: each may cost as much of the disk as the table. Each is another client's.
 const MOMENTS_MAX: usize = 2;
 /// Who has not read for so long does not read on. Until then nobody takes its place but the same client, which may have begun anew.
