@@ -75,7 +75,7 @@ pub enum Message {
         range: KeyRange,
         /// From which end.
         direction: Direction,
-        /// How many keys with values are enough.
+        /// How many keys with values are enough; or [`KEEPS`].
         limit: u32,
     },
     /// Replica to client: a page. Not signed, like the answer to a read.
