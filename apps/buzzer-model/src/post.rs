@@ -37,26 +37,52 @@ impl PostText {
 impl FromStr for PostText {
     type Err = WrongPost;
 
-    /// White space around it does not count, and every kind of line end is one.
+    /// White space around it does not count, every kind of line end is one, and of several lines in a row that show nothing one is kept.
     fn from_str(text: &str) -> Result<Self, WrongPost> {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
-        let text = text.trim();
+        let text = merge_blank_lines(text.trim());
         if let Some(control) = text.chars().find(|letter| letter.is_control() && !matches!(letter, '\n' | '\t')) {
             return Err(WrongPost::Control(control));
         }
         // Some letters show nothing at all, such as a zero-width space.
-        if !text.chars().any(|letter| letter.is_alphanumeric() || (!letter.is_whitespace() && !is_invisible(letter))) {
+        if is_blank(&text) {
             return Err(WrongPost::Empty);
         }
         match text.chars().count() {
             chars if chars > POST_CHARS_MAX => Err(WrongPost::TooLong(chars)),
-            _ => Ok(Self(text.to_owned())),
+            _ => Ok(Self(text)),
         }
     }
 }
 
+/// The text with one blank line in the place of several: else a few letters would fill a timeline's whole page.
+fn merge_blank_lines(text: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for line in text.split('\n') {
+        let follows_blank = kept.last().is_some_and(|last| is_blank(last));
+        if !(follows_blank && is_blank(line)) {
+            kept.push(line);
+        }
+    }
+    kept.join("\n")
+}
+
+fn is_blank(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_whitespace() || is_invisible(letter))
+}
+
+/// Characters that show nothing. Unicode counts some of them as letters, such as the fillers of Hangul, and some as symbols, such as the empty pattern of Braille.
 fn is_invisible(letter: char) -> bool {
-    matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(letter,
+        // Soft hyphen, joiners, marks of direction, zero-width spaces, operators that are not seen.
+        '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        // The joiner of graphemes, the fillers of Hangul, vowels of Khmer, the marks of Mongolian.
+        | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        // The empty pattern of Braille, marks of annotations, what makes nothing but a shorthand or a score.
+        | '\u{2800}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}'
+        // Selectors of variants, and tags.
+        | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 /// Names a post among its author's: when it was written, and a number drawn for it. Later ones come first in their order as keys.
@@ -108,6 +134,15 @@ mod tests {
         assert_eq!(said("<script>alert(1)</script>"), Ok("<script>alert(1)</script>".to_owned()));
         assert_eq!(said(" \n "), Err(WrongPost::Empty));
         assert_eq!(said("\u{200b}\u{202e}"), Err(WrongPost::Empty));
+        for invisible in
+            ["\u{3164}", "\u{ffa0}", "\u{115f}", "\u{2800}", "\u{180e}", "\u{fe0f}", "\u{e0101}", "\u{34f}", "\u{3164} \u{2800}\n\u{34f}"]
+        {
+            assert_eq!(said(invisible), Err(WrongPost::Empty), "{invisible:?}");
+            assert_eq!(said(&format!("{invisible}x")), Ok(format!("{invisible}x")), "what is seen makes it a post");
+        }
+        assert_eq!(said("a\n\n\n\r\n\nb"), Ok("a\n\nb".to_owned()));
+        assert_eq!(said("a\n \n\u{2800}\n\t\nb\nc"), Ok("a\n \nb\nc".to_owned()));
+        assert_eq!(said(&format!("a{}b", "\n".repeat(500))), Ok("a\n\nb".to_owned()), "what is left out does not count");
         assert_eq!(said("a\u{7}b"), Err(WrongPost::Control('\u{7}')));
         assert_eq!(said("🦜"), Ok("🦜".to_owned()));
         assert_eq!(said(&"ש".repeat(POST_CHARS_MAX)), Ok("ש".repeat(POST_CHARS_MAX)));

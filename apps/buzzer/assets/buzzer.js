@@ -17,7 +17,7 @@ function countCharacters(area) {
   const left = document.getElementById('left');
   const button = area.form.querySelector('button');
   const count = () => {
-    const over = Array.from(area.value.trim()).length - most;
+    const over = Array.from(area.value.trim().replace(/\n(\s*\n){2,}/g, '\n\n')).length - most;
     left.textContent = over > 0 ? `${over} too many` : `${-over} left`;
     left.classList.toggle('over', over > 0);
     button.disabled = over > 0;
