@@ -350,13 +350,17 @@ async fn sign_up(State(app): App_, ConnectInfo(from): ConnectInfo<SocketAddr>, h
         let source = app.source(&headers, from);
         app.limits.form_with_password(source)?;
         app.limits.sign_up(source)?;
-        let hash = app.passwords.hash(password, &name).await.inspect_err(|_| app.limits.sign_up_failed(source))?;
+        let hash = app.passwords.hash(password.clone(), &name).await.inspect_err(|_| app.limits.sign_up_failed(source))?;
         // Where it failed, the account may be there, and counts.
         match app.network.create_account(&name, now(), &hash).await? {
             Created::Now => Ok((name, hash)),
             Created::Taken => {
                 app.limits.sign_up_failed(source);
-                Err(Failure::refused(format!("The name {name} is taken. Choose another.")))
+                // By the same user, perhaps, who has pressed the button twice, or did not see the first answer.
+                match app.let_in(&name, password, source).await {
+                    Ok(Some(hash)) => Ok((name, hash)),
+                    Ok(None) | Err(_) => Err(Failure::refused(format!("The name {name} is taken. Choose another."))),
+                }
             }
         }
     };

@@ -109,8 +109,11 @@ async fn every_answer_tells_the_browser_what_it_may_do(address: SocketAddr) {
 
 async fn a_session_begins_and_ends(address: SocketAddr) {
     let cookie = sign_up(address, "opens").await;
-    let taken = ask(address, "/sign-up", Some("name=opens&password=correct+horse"), &[]).await;
+    let taken = ask(address, "/sign-up", Some("name=opens&password=battery+staple"), &[]).await;
     assert!(taken.status == 422 && taken.body.contains("is taken") && taken.body.contains("value=\"opens\""), "{}", taken.body);
+    // By whoever has just taken it, with a second press.
+    let twice = ask(address, "/sign-up", Some("name=opens&password=correct+horse"), &[]).await;
+    assert!(twice.status == 303 && twice.header("set-cookie").starts_with("buzzer=opens."), "{}", twice.body);
     for form in ["name=opens&password=wrong+horse", "name=who&password=correct+horse", "name=%3Cb%3E&password=correct+horse"] {
         let wrong = ask(address, "/sign-in", Some(form), &[]).await;
         assert!(wrong.status == 401 && wrong.body.contains("no user of that name with that password"), "{form}: {}", wrong.body);
