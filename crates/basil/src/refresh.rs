@@ -7,8 +7,7 @@
 //! place. The paper's clients begin again from the first read instead.
 //!
 //! So is a transaction that stayed open for so long that the replicas refuse to judge it. `3f + 1` of a shard have refused it then, so that it
-//! never takes place. So is one that its own coordinator does not send, as the cluster's clock has turned out to be so far ahead that the transaction may lie
-//! below what was acknowledged before it began.
+//! never takes place.
 
 use crate::certificate::{Certificate, Proof, ShardProof};
 use crate::transaction::Transaction;

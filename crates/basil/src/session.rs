@@ -218,8 +218,7 @@ impl<D: Driver> Session<D> {
         let clock = self.driver.coordinator().clock()?.read(now);
         let is_tried_again = match result {
             Ok((certificate, _)) => certificate.decision == Decision::Abort && attempt.may_refresh(now, clock, certificate),
-            // What lies too low was not even sent.
-            Err(Failure::Refused(Refusal::TooOld) | Failure::TooLow) => attempt.may_be_tried_later(now),
+            Err(Failure::Refused(Refusal::TooOld)) => attempt.may_be_tried_later(now),
             Err(_) => false,
         };
         if !is_tried_again {

@@ -166,17 +166,6 @@ fn what_is_voted_down_is_tried_at_a_later_timestamp_and_not_for_ever() {
 }
 
 #[test]
-fn what_lies_below_the_clock_that_was_found_since_is_prepared_later() {
-    let mut client = Client::new();
-    let begun = client.clock.expect("it was told").read(client.now);
-    // All clocks are found to be ten seconds ahead, and then they are asked again.
-    client.hears_clocks(11_000_000_000);
-    let clock = client.hears_clocks(11_000_000_000);
-    let prepared = write_of(&mut client, begun, Vec::new());
-    assert!(prepared >= clock.read(client.now), "{prepared} of {begun}");
-}
-
-#[test]
 fn of_what_only_reads_nothing_may_take_place_that_nobody_answers() {
     let told = |writes: Vec<(Key, Option<Value>)>| {
         let mut client = Client::new();
@@ -306,20 +295,19 @@ fn what_was_so_long_ago_is_not_counted_from_a_clock_that_showed_too_little() {
 }
 
 #[test]
-fn what_begins_by_the_old_clock_before_the_new_one_is_told_is_prepared_later() {
+fn what_begins_by_the_old_clock_before_the_new_one_is_told_begins_again() {
     let mut client = Client::new();
     let old = client.hears_clocks(1_000_000_000);
     let end_turn = |client: &mut Client| client.session.end_turn(client.now, &mut Outbox::default());
     end_turn(&mut client);
-    // The time at which it is prepared. Nobody else uses its key.
-    let commit = |client: &mut Client, key: &str, time: u64| {
-        let writes = vec![(Key::from(key), Some(Value::from("1")))];
+    let commit = |client: &mut Client, time: u64| {
+        let writes = vec![(Key::from("a"), Some(Value::from("1")))];
         let request = Request::Commit(CommitRequest { timestamp: Timestamp { time, ..NOW }, reads: Vec::new(), writes });
         let mut outbox = Outbox::default();
         client.session.step(client.now, Input::Command(Ask { operation: 5, request }), &mut outbox);
-        match prepared(outbox.sends).as_slice() {
-            [transaction] => transaction.timestamp().time,
-            other => panic!("one transaction is prepared: {other:?}, {:?}", outbox.events),
+        match outbox.events.pop() {
+            Some(Tell::Response { outcome: Err(refusal), .. }) => Some(refusal),
+            _ => None,
         }
     };
     // It stood still for 20 ms, and found that out. The turn takes long, and its application has not been told yet.
@@ -327,7 +315,7 @@ fn what_begins_by_the_old_clock_before_the_new_one_is_told_is_prepared_later() {
     let new = client.hears_clocks(1_020_000_000);
     client.now = client.now.after_ms(50);
     let taken = old.read(client.now);
-    assert!(commit(&mut client, "a", taken) >= new.read(client.now));
+    assert_eq!(commit(&mut client, taken), Some(Refusal::TooOld));
     client.now = client.now.after_ms(50);
     let (taken, told) = (old.read(client.now), client.now);
     end_turn(&mut client);
@@ -336,9 +324,8 @@ fn what_begins_by_the_old_clock_before_the_new_one_is_told_is_prepared_later() {
     client.session.step(client.now, Input::Tick, &mut Outbox::default());
     end_turn(&mut client);
     client.now = client.now.after_ms(50);
-    assert!(commit(&mut client, "b", taken) >= new.read(client.now), "it is heard of later");
-    let taken = new.read(Time(told.0 + 10_000));
-    assert_eq!(commit(&mut client, "c", taken), taken);
+    assert_eq!(commit(&mut client, taken), Some(Refusal::TooOld), "it is heard of later");
+    assert_eq!(commit(&mut client, new.read(Time(told.0 + 10_000))), None);
 }
 
 #[test]
