@@ -74,7 +74,7 @@ impl HeldMoments {
         }
         while self.moments.iter().map(|moment| moment.bytes).sum::<usize>() > self.bytes_max && !broken(Mutant::MomentsUnlimited) {
             let largest = self.moments.iter().enumerate().max_by_key(|(_, moment)| moment.bytes);
-            let (at, _) = largest.expect("those that have bytes are there");
+            let (at, _) = largest.expect("their bytes add up to more than nothing, so there is one");
             self.dropped.push(self.moments.remove(at).before);
         }
     }

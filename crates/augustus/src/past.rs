@@ -430,7 +430,7 @@ impl Reading {
             let count = self.parts.iter().filter(|part| is_next(part)).count().max(1);
             let missing = rows_max - known.len();
             let rows = if count == 1 { missing } else { missing.min(missing.div_ceil(count) + ROWS_SPARE) };
-            let rows = u32::try_from(rows).expect("RANGE_ROWS_MAX is less");
+            let rows = u32::try_from(rows).expect("there are no more missing than RANGE_ROWS_MAX, which is less");
             let ask = |(at, part): (usize, &Part)| match &part.left {
                 Some(Left::Range(range)) if !part.is_asked && is_next(part) => {
                     Some((at, Operation::ReadRange(range.clone(), direction, rows)))

@@ -530,7 +530,7 @@ fn nothing(purpose: &Purpose) -> Response {
         }
         Purpose::Commit(timestamp, _) => Response::Committed(empty(timestamp)),
         Purpose::Submit(timestamp, _) => Response::Done { values: Vec::new(), commit: empty(timestamp) },
-        Purpose::Cut(_) => unreachable!("it reads"),
+        Purpose::Cut(_) => unreachable!("a cut always has operations, so it is never answered as what has nothing to do"),
     }
 }
 
@@ -553,7 +553,7 @@ fn response(purpose: Purpose, id: TransactionId, outcome: Outcome) -> Result<Res
     };
     match purpose {
         Purpose::Commit(..) => unreachable!("it was answered before"),
-        Purpose::Cut(_) => unreachable!("nobody is told of a cut"),
+        Purpose::Cut(_) => unreachable!("`on_ended` hands a cut to `on_cut` before it comes to this"),
         Purpose::Read(keys) => {
             let values: Option<Vec<Option<Value>>> = found.map(value_of).collect();
             let found: Vec<(Key, Option<Value>)> = keys.into_iter().zip(values.ok_or(unknown)?).collect();

@@ -79,7 +79,8 @@ const BUSY_PAGE_MS: u64 = 80;
 /// So many keys that clients read are as much work as a transaction.
 const READS_A_TRANSACTION: u64 = 4;
 const PAGE_BYTES_PER_SECOND: u64 = 16 << 20;
-/// Who has not heard from `4f` others for three quarters of the window was cut off: nearly as long as commits are compared. In [`ReplicaOptions::catch_up_ms`]:
+/// Who has not heard from `4f` others for three quarters of the window was cut off: nearly as long as commits are compared. So many times
+/// [`ReplicaOptions::catch_up_ms`] at least and at most, but for half of a long window.
 const CUT_OFF_TURNS: (u64, u64) = (7, 15);
 /// How often one replica is served, in milliseconds: it asks more rarely.
 const COMMITS_EVERY_MS: u64 = 100;

@@ -265,16 +265,21 @@ mod tests {
         assert_eq!(replica.table.store.statistics().kept_moments, 0);
     }
 
-    #[test]
-    fn what_commits_late_ends_a_moment_and_what_others_ask_does_not() {
-        let mut replica = replica();
+    /// A replica that keeps a moment for the first client; the moment; and a time at which it has left the window.
+    fn keeping() -> (Replica<Memory>, Time, Time) {
+        let (mut replica, moment, now) = (replica(), START.after_ms(1_000), START.after_ms(3_000));
         write(&mut replica, START, Some("old"));
-        let (moment, now) = (START.after_ms(1_000), START.after_ms(3_000));
         keep(&mut replica, now, 1, moment);
         write(&mut replica, now, Some("new"));
         let later = now.after_ms(20_000);
         rest(&mut replica, later);
-        replica.table.raise_low_watermark(now.0);
+        (replica, moment, later)
+    }
+
+    #[test]
+    fn what_commits_late_ends_a_moment_and_what_others_ask_does_not() {
+        let (mut replica, moment, later) = keeping();
+        replica.table.raise_low_watermark(moment.0 + 1);
         let late = |replica: &mut Replica<Memory>, time: u64, value: &str| {
             let version = Version { timestamp: Timestamp::new(time, ClientId(1)), value: Some(Value::from(value)) };
             replica.table.store.commit(&Key::from("k1"), version);
@@ -289,13 +294,7 @@ mod tests {
 
     #[test]
     fn what_is_released_ends_the_moments_above_it() {
-        let mut replica = replica();
-        write(&mut replica, START, Some("old"));
-        let (moment, now) = (START.after_ms(1_000), START.after_ms(3_000));
-        keep(&mut replica, now, 1, moment);
-        write(&mut replica, now, Some("new"));
-        let later = now.after_ms(20_000);
-        rest(&mut replica, later);
+        let (mut replica, moment, later) = keeping();
         replica.forget_moments_below(moment.0 - 1);
         assert_eq!(read(&mut replica, later, 1, moment), values("old"));
         replica.forget_moments_below(moment.0);
